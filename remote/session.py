@@ -19,7 +19,7 @@ from gridml.caching.chunk_cache import ChunkCache
 from gridml.caching.master_copy import MasterCopy
 from gridml.carriers.base import LEFT, WorkerMailbox
 from gridml.engine.engine import Engine
-from gridml.engine.pace import added_rate, batch_size, next_batch, rate_scale
+from gridml.engine.pace import added_rate, batch_size, next_batch, rate_scale, steps_missed
 from gridml.engine.snapshot import Snapshot
 from gridml.engine.update_runner import BatchFailed
 from gridml.model.chunk import Chunk
@@ -242,7 +242,7 @@ class Session:
             lease.epoch, action.version, action.share, step.at(action.credited, epochs), epochs * step.per_epoch
         )
         try:
-            self._engine.train(start, stop, program.factor(at), scale, action.live - 1 if action.added else 0)
+            self._engine.train(start, stop, program.factor(at), scale, steps_missed(action.live) if action.added else 0)
         except BatchFailed as failure:
             return self._failed(lease, failure)
         stop = action.stop if stop == trained else stop

@@ -58,7 +58,7 @@ class Passage(gridml.Vertex):
     network = gridml.edge(Network)
 
 
-@gridml.update(batch=BATCH, min_batch=max(1, BATCH // 4))
+@gridml.update(batch=BATCH, min_batch=max(1, BATCH // 16))
 def train(passages: gridml.Batch[Passage], network: Network) -> None:
     network.step(loss(network.model, passages.text))
 

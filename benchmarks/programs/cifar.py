@@ -53,7 +53,7 @@ class Image(gridml.Vertex):
     network = gridml.edge(Network)
 
 
-@gridml.update(batch=BATCH, min_batch=max(1, BATCH // 4))
+@gridml.update(batch=BATCH, min_batch=max(1, BATCH // 16))
 def train(images: gridml.Batch[Image], network: Network) -> None:
     network.step(F.cross_entropy(network.model(images.pixels.float() / 127.5 - 1), images.label))
 

@@ -55,7 +55,7 @@ class Image(gridml.Vertex):
     network = gridml.edge(Network)
 
 
-@gridml.update(batch=BATCH, min_batch=max(1, BATCH // 4))
+@gridml.update(batch=BATCH, min_batch=max(1, BATCH // 16))
 def train(images: gridml.Batch[Image], network: Network) -> None:
     network.step(F.cross_entropy(network.model(images.pixels.float() / 255), images.label))
 

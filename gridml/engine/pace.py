@@ -28,8 +28,8 @@ MAX_BUDGET_FACTOR = 8  # pushes may take this many times their share of the time
 MAX_ADDED_PARTS = 16
 # Batches of the program that others may train while a worker trains a batch whose step is added.
 MAX_MISSED_BATCHES = 2.0
-# Steps are added if a push takes at most this share of the time of its batch, which may grow for that to twice its
-# share of the program's batch. Averaged replicas of four workers are worth two loops, so a third of the time is well spent.
+# Steps are added if a push costs at most this share of its batch's time. For that the batch may grow to twice its share
+# of the program's. Averaged replicas of four workers are worth two loops, so a third of the time is well spent.
 MAX_ADDED_COST = 0.5
 
 
@@ -59,6 +59,12 @@ def added_rate(share: float, live: int) -> float:
     step is added to those of `live` workers: `share`, so that the steps of a whole batch together are as long as the
     program's own step, and less if more than `MAX_MISSED_BATCHES` batches of others were trained beside it."""
     return min(share, MAX_MISSED_BATCHES / max(1, live - 1))
+
+
+def steps_missed(live: int) -> int:
+    """Return the steps that the other workers add between the version from which a worker trains a batch and the merge
+    of its own step: two each, because the push of one batch travels while the worker trains the next."""
+    return 2 * (live - 1)
 
 
 def next_batch(left: int, size: int, least: int, *, alike: bool) -> int:
@@ -122,14 +128,14 @@ def choose_pace(facts: PaceFacts) -> tuple[PaceChoice, str]:
 def _added_batch(facts: PaceFacts) -> tuple[int, str]:
     """Return (vertices of a batch whose step is added, reason); 0: replicas are averaged.
 
-    It is a worker's part of the program's batch. A worker waits for the reply to each push, so a push costs its own
-    time and that of its way.
+    It is a worker's part of the program's batch. The next one is trained while a push is under way, so that its way
+    costs nothing while it is no longer than a batch takes.
     """
     if not facts.can_add or facts.keeps_rate or facts.asked is not None or facts.live < 2 or facts.speed <= 0:
         return 0, "replicas are averaged"
     part = max(facts.min_batch, -(-facts.batch // min(facts.live, MAX_ADDED_PARTS)))
-    cost = facts.speed * max(facts.push_s + facts.travel_s, facts.merging_s)
-    size = max(part, math.ceil(cost / MAX_ADDED_COST))
+    cost = facts.speed * facts.push_s
+    size = max(part, math.ceil(cost / MAX_ADDED_COST), math.ceil(facts.speed * max(facts.travel_s, facts.merging_s)))
     if size > min(2 * part, facts.batch // 2) or size > facts.max_interval_s * facts.speed:
         return 0, "replicas are averaged"
     return size, f"steps are added: a push costs as much time as {cost:.2g} vertices"

@@ -286,8 +286,8 @@ class WorkerState:
         """Train the lease in hand, push when due, and release it at its end."""
         if work.at < work.count and not work.tainted:
             ready = work.lease.start + work.at < self._ready.get(work.lease.id, work.lease.stop)
-            if self._under_way is not None and (not ready or self._pace.added):
-                return self._wait(now_s)  # a step that is added begins at the newest replica
+            if self._under_way is not None and not ready:
+                return self._wait(now_s)
             if self._under_way is None and (self._push_is_due(work, now_s) or (not ready and work.at > work.pushed)):
                 return self._copy(work)  # the reply brings the rows of the next batches
             if ready:

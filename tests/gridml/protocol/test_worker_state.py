@@ -146,23 +146,21 @@ def test_while_a_push_travels_it_trains_and_at_the_end_it_waits() -> None:
     assert (life.syncs[-1].holds, life.syncs[-1].travel_s) == ((), 2.0)
 
 
-def test_steps_that_are_added_are_pushed_one_by_one_and_each_begins_at_the_newest_replica() -> None:
+def test_steps_that_are_added_are_pushed_one_by_one() -> None:
     life = Life()
     life.until(Send)
     pace = Pace(4, push_every=5, added=5)
     life.reply(Reply(0, pace, lease=LEASE))
+    for sequence in (1, 2):
+        life.until(Send)
+        assert life.pushes[-1].vertices == 5 and life.pushes[-1].added
+        train = life.step()  # while the push travels
+        assert isinstance(train, Train) and (train.start, train.added) == (5 * sequence, 5)
+        life.reply(Reply(sequence, pace, Verdict.MERGED), brings=True)
     life.until(Send)
-    assert life.pushes[-1].vertices == 5 and life.pushes[-1].added
-    assert isinstance(life.step(), Wait)  # although rows are left to train
-    life.reply(Reply(1, pace, Verdict.MERGED), brings=True)
-    assert life.step() == Adopt(Use.REBASE, 4)
-    train = life.step()
-    assert isinstance(train, Train) and (train.start, train.added, train.version) == (5, 5, 1)
+    life.reply(Reply(3, Pace(4, push_every=10), Verdict.MERGED), brings=True)  # pushes have become dear
     life.until(Send)
-    life.reply(Reply(2, Pace(4, push_every=10), Verdict.MERGED), brings=True)  # pushes have become dear
-    life.until(Send)
-    assert life.pushes[-1].vertices == 10 and not life.pushes[-1].added
-    assert isinstance(life.step(), EndChunk | Wait)
+    assert life.pushes[-1].vertices == 5 and not life.pushes[-1].added
 
 
 def test_a_push_of_rows_that_were_trained_to_be_averaged_is_not_added() -> None:
