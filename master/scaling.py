@@ -5,8 +5,8 @@ turn; if no master runs, the next master handles it in its first turn. The file 
 run's settings. The master asks for fewer workers than were requested if the run is too short to give all of them enough
 work.
 
-Batch and learning rates can depend on the number of workers. They are logged when a run begins. They are logged again
-if another number of workers has trained for a while with other settings.
+Batch and learning rates can depend on the number of workers and on what a push costs. They are logged when a run
+begins. They are logged again if workers have trained for a while with other settings.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gridml.engine.pace import MAX_BATCH_PARTS, UsedSettings, schedule_name, used_settings
+from gridml.engine.pace import UsedSettings, schedule_name, used_settings
 from gridml.errors import LedgerError, RunError, UsageError
 from gridml.model.program import Program
 from gridml.protocol import bundle
@@ -154,13 +154,13 @@ MIN_USED_S = 60.0
 MIN_SHARE = 0.1
 
 
-def log_settings(program: Program, workers: int, ledger: Ledger, events: Events) -> None:
+def log_settings(program: Program, workers: int, ledger: Ledger, events: Events, added: int = 0) -> None:
     """Record the settings with which each of `workers` workers trains, unless the last record has the same settings. A
-    program without a batch to share and without a rate has no settings. Must be called inside the ledger's
-    transaction."""
+    program without a batch to share and without a rate has no settings. `added` is as in `used_settings`. Must be
+    called inside the ledger's transaction."""
     if not program.has_settings:
         return
-    used, text = used_settings(program, workers)
+    used, text = used_settings(program, workers, added)
     logged: list[dict[str, Any]] = ledger.get(LOGGED_SETTINGS, [])
     if logged and logged[-1]["text"] == text:
         return
@@ -169,22 +169,31 @@ def log_settings(program: Program, workers: int, ledger: Ledger, events: Events)
         "batch": used.batch,
         "program_batch": program.update.batch or 1,
         "accumulate": program.update.accumulate,
+        "added": used.added,
         "rate_factor": used.rate_factor,
         "program_rates": None if program.rates is None else list(program.rates),
         "schedule": schedule_name(program.schedule),
     }
-    others = [each for each in logged if each["batch"] != used.batch]
-    ledger.set(LOGGED_SETTINGS, [*others, {"batch": used.batch, "text": text}][-MAX_BATCH_PARTS:])
+    others = [each for each in logged if _kind(each) != (used.batch, used.added)]
+    one = {"batch": used.batch, "added": used.added, "text": text}
+    ledger.set(LOGGED_SETTINGS, [*others, one])
     events.record("training", facts, text)
 
 
-def should_log_settings(used: UsedSettings, logged: Collection[int], used_s: float, all_s: float) -> tuple[bool, str]:
+def _kind(logged: dict[str, Any]) -> tuple[int, bool]:
+    """Return (batch, whether steps are added) of logged settings; runs of earlier versions added none."""
+    return logged["batch"], logged.get("added", False)
+
+
+def should_log_settings(
+    used: UsedSettings, logged: Collection[tuple[int, bool]], used_s: float, all_s: float
+) -> tuple[bool, str]:
     """Return whether to log settings that were used for `used_s` of `all_s` seconds, and why.
 
-    Batch sizes in `logged` are not logged again. So there are at most `MAX_BATCH_PARTS` lines, however often the number
-    of workers changes.
+    What is in `logged`, as (batch, whether steps are added), is not logged again. So there are few lines, however often
+    the number of workers changes.
     """
-    if used.batch in logged:
+    if (used.batch, used.added) in logged:
         return False, f"a batch of {used.batch:,} was logged before"
     if used_s < max(MIN_USED_S, MIN_SHARE * all_s):
         return False, f"it was used for {used_s:.0f} of {all_s:.0f} s"
@@ -198,8 +207,10 @@ class SettingsLog:
         self._parts = parts
         self._program = parts.spec.program
         self._target = 0  # target number of workers at the last step
-        self._logged: set[int] = set()  # batch sizes that were logged, as the ledger has them
-        self._used_s: dict[int, float] = {}  # by batch size: seconds for which it was used under this master
+        # By (batch, whether steps are added): what was logged, as the ledger has it, and the seconds of use under this
+        # master.
+        self._logged: set[tuple[int, bool]] = set()
+        self._used_s: dict[tuple[int, bool], float] = {}
         self._step_s: float | None = None  # time of the last step
         self._used: UsedSettings | None = None  # settings in use since the last step; None: no worker trained
 
@@ -211,20 +222,21 @@ class SettingsLog:
         if (target := self._parts.workers.target) != self._target:
             self._target = target
             self._log(target)
-        live, before = self._parts.leases.live, self._used
+        live, before, added = self._parts.leases.live, self._used, self._parts.exchange.pace.added
         if before is not None and self._step_s is not None:
             passed_s = max(0.0, now - self._step_s)
-            self._used_s[before.batch] = self._used_s.get(before.batch, 0.0) + passed_s
+            kind = before.batch, before.added
+            self._used_s[kind] = self._used_s.get(kind, 0.0) + passed_s
         self._step_s = now
-        if before is None or live != before.workers:
-            self._used = used_settings(self._program, live)[0] if live else None
+        if before is None or (live, added) != (before.workers, before.batch if before.added else 0):
+            self._used = used_settings(self._program, live, added)[0] if live else None
         if before is not None:
-            of_all = self._used_s[before.batch], sum(self._used_s.values())
+            of_all = self._used_s[before.batch, before.added], sum(self._used_s.values())
             if should_log_settings(before, self._logged, *of_all)[0]:
-                self._log(before.workers)
+                self._log(before.workers, before.batch if before.added else 0)
 
-    def _log(self, workers: int) -> None:
+    def _log(self, workers: int, added: int = 0) -> None:
         ledger = self._parts.store.ledger
         with ledger.transaction():
-            log_settings(self._program, workers, ledger, self._parts.events)
-        self._logged = {each["batch"] for each in ledger.get(LOGGED_SETTINGS)}
+            log_settings(self._program, workers, ledger, self._parts.events, added)
+        self._logged = set(map(_kind, ledger.get(LOGGED_SETTINGS)))

@@ -61,6 +61,12 @@ def added_rate(share: float, live: int) -> float:
     return min(share, MAX_MISSED_BATCHES / max(1, live - 1))
 
 
+def added_sizes(batch: int, min_batch: int, live: int) -> tuple[int, int]:
+    """Return (the smallest, the largest size of a batch whose step is added); the largest is less if there is none."""
+    part = max(min_batch, -(-batch // min(max(1, live), MAX_ADDED_PARTS)))
+    return part, min(2 * part, batch // 2)
+
+
 def steps_missed(live: int) -> int:
     """Return the steps that the other workers add between the version from which a worker trains a batch and the merge
     of its own step: two each, because the push of one batch travels while the worker trains the next."""
@@ -133,10 +139,10 @@ def _added_batch(facts: PaceFacts) -> tuple[int, str]:
     """
     if not facts.can_add or facts.keeps_rate or facts.asked is not None or facts.live < 2 or facts.speed <= 0:
         return 0, "replicas are averaged"
-    part = max(facts.min_batch, -(-facts.batch // min(facts.live, MAX_ADDED_PARTS)))
+    part, most = added_sizes(facts.batch, facts.min_batch, facts.live)
     cost = facts.speed * facts.push_s
     size = max(part, math.ceil(cost / MAX_ADDED_COST), math.ceil(facts.speed * max(facts.travel_s, facts.merging_s)))
-    if size > min(2 * part, facts.batch // 2) or size > facts.max_interval_s * facts.speed:
+    if size > most or size > facts.max_interval_s * facts.speed:
         return 0, "replicas are averaged"
     return size, f"steps are added: a push costs as much time as {cost:.2g} vertices"
 
@@ -195,6 +201,7 @@ class UsedSettings:
     batch: int  #: vertices of a normal batch
     largest: int  #: vertices of the largest batch in a chunk of whole batches
     rate_factor: float  #: factor of the optimisers' rates, in addition to the schedule's
+    added: bool = False  #: the step of each batch is added; otherwise replicas are averaged
 
 
 def schedule_name(schedule: Schedule) -> str:
@@ -204,16 +211,20 @@ def schedule_name(schedule: Schedule) -> str:
     return next((f.__name__ for f in (linear_decay, constant) if schedule is f), "own")
 
 
-def used_settings(program: Program, workers: int) -> tuple[UsedSettings, str]:
-    """Return (the settings of each of `workers` workers, the same as text)."""
+def used_settings(program: Program, workers: int, added: int = 0) -> tuple[UsedSettings, str]:
+    """Return (the settings of each of `workers` workers, the same as text). `added` is the size of the batches whose
+    steps are added; 0: replicas are averaged."""
     whole = program.update.batch or 1
     size, rate, *_ = choose_pace(
         PaceFacts(workers, whole, program.min_target_batch, keeps_rate=program.update.keeps_rate)
     )[0]
+    if added:
+        size, rate = added, added_rate(added / whole, workers)
     largest = max(size, next_batch(whole, size, program.min_actual_batch, alike=workers > 1))
-    used = UsedSettings(workers, size, largest, rate)
+    used = UsedSettings(workers, size, largest, rate, bool(added))
     who = "1 worker" if workers == 1 else f"{workers:,} workers"
-    return used, f"{who}: {_batch(program, used)}{_kept(program, used)}{_rates(program, used)}: {PAGE}"
+    kept, rates = _kept(program, used), _rates(program, used)
+    return used, f"{who}: {_batch(program, used)}{kept}{rates}{_added(program, used)}: {PAGE}"
 
 
 def _batch(program: Program, used: UsedSettings) -> str:
@@ -225,6 +236,8 @@ def _batch(program: Program, used: UsedSettings) -> str:
         text += f" to {used.largest:,}"
     if used.batch < update.batch:
         text += f" of {update.batch:,}"
+    if used.added:
+        text += ", whose steps are added"
     if update.accumulate > 1:
         text += f", an optimiser step every {update.accumulate:,} of them"
     return text
@@ -249,6 +262,19 @@ def _rates(program: Program, used: UsedSettings) -> str:
     if schedule is linear_decay:
         text += f", falling linearly to 0 over the last {DECAY:.0%} of the run ({keeps}=gridml.constant keeps it)"
     return f", {text}"
+
+
+def _added(program: Program, used: UsedSettings) -> str:
+    """Return what is used in place of these settings while steps are added, as text; "" if they never are."""
+    batch = program.update.batch or 1
+    part, most = added_sizes(batch, program.min_target_batch, used.workers)
+    if used.added or used.workers == 1 or not program.adds_steps or part > most:
+        return ""
+    rates = [f"{added_rate(size / batch, used.workers):.2g}" for size in (part, most)]
+    sizes, times = f"{part:,}", rates[0]
+    if part < most:
+        sizes, times = f"{part:,} to {most:,}", " to ".join(rates)
+    return f"; steps are added while pushes are cheap (batch {sizes}, rates times {times})"
 
 
 def _kept(program: Program, used: UsedSettings) -> str:

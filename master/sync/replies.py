@@ -153,6 +153,8 @@ class PushPace:
         self._drift = 0.0
         #: CPU seconds that a push costs the master, a running mean; 0 before the first
         self.push_s = 0.0
+        #: vertices of a batch whose step is added, as a worker was told last; 0: replicas are averaged
+        self.added = 0
 
     def merged(self, pushes: int, seconds: float) -> None:
         """Record the CPU seconds of merging a group of pushes. The first group sets the cost, so that its own replies
@@ -173,8 +175,7 @@ class PushPace:
         live, compress = max(1, self._leases.live), self.sizes.compress
         credited, total = self._ledger.credited, self._leases.epochs.total
         every_s, per_epoch = push_at_least_s(live, self.push_s), self._leases.epochs.vertex_count
-        added = every if record.assignment.added else 0
-        return Pace(live, credited, total, every, compress, every_s, per_epoch, added)
+        return Pace(live, credited, total, every, compress, every_s, per_epoch, self.added)
 
     def interval(self, record: WorkerRecord) -> int:
         """Return the vertices between two pushes of a worker from now on, and set them in its record."""
@@ -197,6 +198,7 @@ class PushPace:
             asked=self.sizes.push_every,
         )
         (_, _, every, record.assignment.added), reason = choose_pace(facts)
+        self.added = every if record.assignment.added else 0
         if every != record.assignment.push_every:
             record.assignment.push_every = every
             self._ledger.worker_push_interval(record.name, every, reason)

@@ -9,6 +9,8 @@ import pytest
 
 from chunk_model.families import Exponential
 from chunk_model.goodput import Costs
+from gridml.engine.pace import used_settings
+from gridml.model.loading import load
 from master.backends.script import Script, ScriptedLives, Steady
 from master.backends.simulated_plugin import SimulatedOptions
 from master.simulation.scenario import MachineSpeeds, Scenario
@@ -17,21 +19,22 @@ from master.store.reader import opened
 from master.store.settings import Settings
 from remote.stepped import Trainer
 
+VERTICES = 9_600
 PROGRAM = Path(__file__).parents[1] / "programs" / "steep.py"
 
 
-def played(root: Path, workers: int, *, push_every: int | None = None, kills: bool = False) -> tuple[float, float, int]:
-    """Play a run whose pushes cost the time of two vertices; return (excess error, duration, pushes of whole or part
-    batches)."""
-    costs = Costs(exec_s=0.003, start_s=0.1, push_s=0.005, boot_s=1.0)
+def played(
+    root: Path, workers: int, *, push_s: float = 0.005, slower: float = 1.0, kills: bool = False
+) -> tuple[float, float, int]:
+    """Play a run in which a vertex takes 3 ms times `slower`, and a push `push_s` times that; return (excess error,
+    duration, pushes of at most one batch)."""
+    costs = Costs(exec_s=0.003 * slower, start_s=0.1, push_s=push_s * slower, boot_s=1.0)
     script: Script = Steady(workers)
     if kills:
         script = ScriptedLives(workers, Exponential(3.0), 1, grace_s=0.5, late=0)
     speeds = MachineSpeeds(sigma=0.3) if workers > 1 else MachineSpeeds()
     scenario = Scenario(script, costs, speeds, travel_s=0.0005, turn_s=0.001, seed=0)
-    settings = Settings(
-        PROGRAM, "simulated", workers, steps_each=0, push_every=push_every, options=SimulatedOptions(None, None)
-    )
+    settings = Settings(PROGRAM, "simulated", workers, steps_each=0, options=SimulatedOptions(None, None))
     play_scenario(settings, scenario, root, trainer=Trainer(PROGRAM, costs, 0))
     with opened(root) as ledger:
         *_, (metrics, closed_s) = ledger.execute("SELECT metrics, closed_s FROM epochs ORDER BY epoch")
@@ -42,8 +45,24 @@ def played(root: Path, workers: int, *, push_every: int | None = None, kills: bo
 
 @pytest.mark.parametrize("kills", [False, True])
 @pytest.mark.parametrize("workers", [4, 16])
-def test_workers_that_share_batches_train_as_one_does(tmp_path: Path, workers: int, kills: bool) -> None:
+def test_workers_that_share_batches_train_as_one_does_in_less_time(tmp_path: Path, workers: int, kills: bool) -> None:
     alone, alone_s, _ = played(tmp_path / "loop", 1)
     added, added_s, parts = played(tmp_path / "added", workers, kills=kills)
-    averaged, *_ = played(tmp_path / "averaged", workers, push_every=128)
-    print(workers, kills, alone, added, averaged, alone_s / added_s, parts)
+    assert added < alone
+    assert alone_s / added_s > workers / 4
+    assert parts > VERTICES / 64
+
+
+def test_where_pushes_are_dear_replicas_are_averaged(tmp_path: Path) -> None:
+    *_, parts = played(tmp_path / "run", 4, push_s=0.1)
+    assert parts < 100
+
+
+def test_a_run_says_what_it_uses(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    played(root, 4, slower=12.0)
+    with opened(root) as ledger:
+        lines = [text for (text,) in ledger.execute("SELECT text FROM events WHERE topic = 'training' ORDER BY rowid")]
+    program = load(PROGRAM)
+    assert lines == [used_settings(program, 4)[1], used_settings(program, 4, 16)[1]]
+    assert "batch 16 of 64, whose steps are added, rate 0.05 of 0.2" in lines[1]

@@ -16,11 +16,11 @@ from chunk_model.families import Exponential
 from chunk_model.goodput import Costs
 from gridml.api.run_calls import create_run
 from gridml.cli.main import command_line
-from gridml.engine.pace import UsedSettings, used_settings
+from gridml.engine.pace import UsedSettings, added_sizes, used_settings
 from gridml.model.loading import load
 from master.backends.script import ScriptedLives, Steady
 from master.backends.simulated_plugin import SimulatedOptions
-from master.scaling import request, should_log_settings
+from master.scaling import MIN_SHARE, request, should_log_settings
 from master.simulation.scenario import Scenario
 from master.simulation.world import play_scenario
 from master.store.reader import opened
@@ -142,38 +142,47 @@ class Case:
 
 
 FALLING = ", falling linearly to 0 over the last 40% of the run (schedule=gridml.constant keeps it)"
+ADDED = "; steps are added while pushes are cheap (batch 16 to 32, rates times 0.25 to 0.5)"
 CASES = {
-    "shared": Case("batch 16 of 64, rate 0.025 of 0.05"),
-    "default schedule": Case(f"batch 16 of 64, rate 0.025 of 0.05{FALLING}", program="epochs=1"),
-    "min_batch": Case("batch 24 to 32 of 64, rate 0.03062 of 0.05", update="batch=64, min_batch=24"),
+    "shared": Case(f"batch 16 of 64, rate 0.025 of 0.05{ADDED}"),
+    "default schedule": Case(f"batch 16 of 64, rate 0.025 of 0.05{FALLING}{ADDED}", program="epochs=1"),
+    "min_batch": Case(
+        f"batch 24 to 32 of 64, rate 0.03062 of 0.05{ADDED.replace('16', '24').replace('0.25', '0.38')}",
+        update="batch=64, min_batch=24",
+    ),
     "min_batch above half": Case("batch 40 to 64 of 64, rate 0.03953 of 0.05", update="batch=64, min_batch=40"),
     "all of it": Case("batch 64 (not shared: min_batch), rate 0.05", update="batch=64, min_batch=64"),
     "fixed rate": Case("batch 16 of 64, rate 0.05", update='batch=64, rate="fixed"'),
-    "odd": Case("batch 3 of 10, rate 0.02739 of 0.05", update="batch=10"),
+    "odd": Case(
+        "batch 3 of 10, rate 0.02739 of 0.05; steps are added while pushes are cheap (batch 3 to 5, rates times 0.3 to "
+        "0.5)",
+        update="batch=10",
+    ),
     "accumulating": Case(
         "batch 16 of 64, an optimiser step every 2 of them, rate 0.025 of 0.05", update="batch=64, accumulate=2"
     ),
     "own schedule": Case(
-        "batch 16 of 64, rate 0.025 of 0.05, times the program's own schedule",
+        f"batch 16 of 64, rate 0.025 of 0.05, times the program's own schedule{ADDED}",
         program="schedule=lambda share: 0.5",
         factor=0.5,
     ),
     "warm-up": Case(
         "batch 16 of 64, rate 0.025 of 0.05, times the program's own schedule, falling linearly to 0 over the last 40% "
-        "of the run (then=gridml.constant keeps it)",
+        f"of the run (then=gridml.constant keeps it){ADDED}",
         program="schedule=gridml.warmup(steps=2)",
     ),
     "warm-up alone": Case(
-        "batch 16 of 64, rate 0.025 of 0.05, times the program's own schedule",
+        f"batch 16 of 64, rate 0.025 of 0.05, times the program's own schedule{ADDED}",
         program="schedule=gridml.warmup(steps=1, then=gridml.constant)",
     ),
     "torch's": Case(
-        "batch 16 of 64, rates as torch's scheduler sets them, times 0.5",
+        f"batch 16 of 64, rates as torch's scheduler sets them, times 0.5{ADDED}",
         program="schedule=gridml.torch_schedule(lambda o: torch.optim.lr_scheduler.ConstantLR(o, 1.0))",
     ),
-    "two groups": Case("batch 16 of 64, rates 0.02 of 0.04 and 0.2 of 0.4", optimiser="two_groups"),
+    "two groups": Case(f"batch 16 of 64, rates 0.02 of 0.04 and 0.2 of 0.4{ADDED}", optimiser="two_groups"),
     "two modules": Case(
-        "batch 16 of 64, rates 0.025 of 0.05 and 0.0005 of 0.001", more="scores = scores + network.also(points.values)"
+        f"batch 16 of 64, rates 0.025 of 0.05 and 0.0005 of 0.001{ADDED}",
+        more="scores = scores + network.also(points.values)",
     ),
     "normalising": Case("batch 64 (not shared: a layer normalises by its batch), rate 0.05", factory="normalised"),
     "one vertex": Case("one vertex at a time, rate 0.05", function=ONE),
@@ -219,16 +228,20 @@ def test_what_a_run_says_that_it_uses_is_what_f_is_given(name: str, workers: int
             return count <= used.largest and all(got <= rate for got, rate in zip(rates, expected, strict=True))
         return count <= used.largest and rates == pytest.approx(expected)
 
+    least, most = added_sizes(settings.update.batch or 1, settings.min_target_batch, workers)
+    added = range(least, most + 1) if settings.adds_steps and workers > 1 else range(0)
     used_by = [used_settings(settings, live)[0] for live in range(1, workers + 1)]
+    used_by += [used_settings(settings, live, size)[0] for live in range(2, workers + 1) for size in added]
     if settings.rates:
         seen.pop()  # the master's, who counts the operations of f, and trains nothing
     for count, rates in seen:  # of as many workers as held work just then
         assert any(is_given(used, count, rates) for used in used_by), (count, rates)
-    full = used_by[-1]
+    full = [used for used in used_by if used.workers == workers]
     if workers <= 4:  # most calls are those of all workers together
-        assert sum(is_given(full, *each) for each in seen) > 0.5 * len(seen)
+        assert sum(any(is_given(used, *each) for used in full) for each in seen) > 0.5 * len(seen)
         ((usual, _),) = Counter(count for count, _ in seen).most_common(1)
-        assert full.batch - 1 <= usual <= full.largest  # a chunk that no whole batches make up has some of one less
+        # A chunk that no whole batches make up has some of one less.
+        assert any(used.batch - 1 <= usual <= used.largest for used in full)
 
 
 def test_the_line_is_in_every_view(tmp_path: Path) -> None:
@@ -262,6 +275,7 @@ def test_runs_that_a_call_begins_or_another_process_drives_say_it_too(
         "batch": 16,
         "program_batch": 64,
         "accumulate": 1,
+        "added": False,
         "rate_factor": 0.5,
         "program_rates": [0.05],
         "schedule": "constant",
@@ -281,10 +295,13 @@ def test_where_nothing_could_differ_nothing_is_said(tmp_path: Path) -> None:
 
 def test_other_settings_are_worth_a_line_once_they_were_used_for_a_while() -> None:
     two = UsedSettings(workers=2, batch=32, largest=32, rate_factor=0.5**0.5)
-    assert should_log_settings(two, {16}, 61.0, 200.0)[0]
-    assert should_log_settings(two, {16}, 5.0, 5.0) == (False, "it was used for 5 of 5 s")
-    assert should_log_settings(two, {16}, 90.0, 1000.0) == (False, "it was used for 90 of 1000 s")
-    assert should_log_settings(two, {16, 32}, 100.0, 100.0) == (False, "a batch of 32 was logged before")
+    assert should_log_settings(two, {(16, False), (32, True)}, 61.0, 200.0)[0]
+    assert should_log_settings(two, {(16, False)}, 5.0, 5.0) == (False, "it was used for 5 of 5 s")
+    assert should_log_settings(two, {(16, False)}, 90.0, 1000.0) == (False, "it was used for 90 of 1000 s")
+    assert should_log_settings(two, {(16, False), (32, False)}, 100.0, 100.0) == (
+        False,
+        "a batch of 32 was logged before",
+    )
 
 
 @pytest.mark.parametrize(("exec_s", "lines"), [(0.01, ["4 workers"]), (0.2, ["4 workers", "1 worker"])])
@@ -301,13 +318,14 @@ def test_where_fewer_train_for_long_than_were_asked_for_a_line_says_what_they_us
     assert len(report(tmp_path / "run").settings) == len(lines)
 
 
-def test_where_workers_come_and_go_all_the_time_there_are_no_more_lines_than_a_batch_has_parts(tmp_path: Path) -> None:
+def test_where_workers_come_and_go_all_the_time_no_settings_are_said_twice(tmp_path: Path) -> None:
     file, root, costs = CASES["shared"].written(tmp_path), tmp_path / "run", Costs(exec_s=0.5, push_s=0.01)
     settings = Settings(file, "simulated", 4, options=SimulatedOptions(None, None))
     script = ScriptedLives(4, Exponential(40.0), seed=1, gap_s=30.0)
     play_scenario(settings, Scenario(script, costs), root, lambda *event: None, trainer=Trainer(file, costs))
-    batches = re.findall(r"batch (\d+)", "\n".join(training_lines(root)))
-    assert batches[0] == "16" and 2 <= len(batches) == len(set(batches)) <= 4
+    said = re.findall(r": batch (\d+)(?: of \d+)?(, whose steps are added)?", "\n".join(training_lines(root)))
+    assert said[0] == ("16", "") and 2 <= len(said) == len(set(said)) <= 1 / MIN_SHARE
+    assert any(added for _, added in said)
 
 
 def test_scaled_a_run_says_what_it_uses_from_then_on_and_a_new_master_says_nothing_twice(tmp_path: Path) -> None:
