@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.averaging.pacing import ADDED, BEFORE
 from benchmarks.placement.peers import ALL_PEERS
 from benchmarks.table import RESULTS
 
@@ -131,7 +132,7 @@ def test_what_is_said_of_kills_and_goodput_holds() -> None:
 
 
 def test_the_table_of_what_workers_are_worth_is_the_measured_one() -> None:
-    table = next(table for table in tables("averaging.md") if table[0][0] == "task")
+    table = next(table for table in tables("averaging.md") if table[0][:2] == ["task", "W"])
     measured = rows("averaging")
     task, seen = "", 0
     for line in table[1:]:
@@ -144,6 +145,22 @@ def test_the_table_of_what_workers_are_worth_is_the_measured_one() -> None:
             assert number is None or same(said, float(str(number))), (line, column, number)
         seen += 1
     assert seen == len(measured)
+
+
+def test_the_table_of_added_steps_is_the_measured_one() -> None:
+    _, *lines = next(table for table in tables("averaging.md") if table[0][:2] == ["task", "loop"])
+    measured = {(str(row["task"]), row["W"]): row for row in rows("averaging_pacing")}
+    for task, loop, four, faster, averaged, sixteen, faster_still in lines:
+        written = re.sub(r" \([\d,]+\)", "", task)
+        name = max((known for known, _ in measured if written.startswith(known)), key=len)
+        few, many = measured[name, 4], measured[name, 16]
+        columns = ((few, "loop", loop), (few, ADDED, four), (many, ADDED, sixteen))
+        columns += ((few, "faster, added", faster), (many, "faster, added", faster_still))
+        if BEFORE in few:
+            columns += ((few, BEFORE, averaged),)
+        for row, column, said in columns:
+            assert same(said, float(str(row[column]).partition(" ")[0])), (task, column, said, row[column])
+    assert 2 * len(lines) == len(measured)
 
 
 def test_the_table_of_tails_is_the_measured_one() -> None:
