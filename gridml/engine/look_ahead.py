@@ -18,20 +18,22 @@ from dataclasses import dataclass
 from typing import Any, final
 
 FADING = 0.9  # per batch, of the sums that ρ is computed from
+TINY = 1e-30  # so that steps of zero give a ρ of zero
 
 
 @dataclass
 class _Last:
-    """The last step of one optimiser, and the sums over its steps from which ρ is computed."""
+    """The last step of one optimiser, and the sums over its steps from which ρ is computed. They are tensors on its
+    device, so that no batch waits for the device."""
 
     steps: list[Any]  # a tensor for each trained parameter
-    products: float = 0.0  # of each step with the one before
-    squares: float = 0.0  # of the step before
+    products: Any = 0.0  # of each step with the one before
+    squares: Any = 0.0  # of the step before
 
     @property
-    def correlation(self) -> float:
+    def correlation(self) -> Any:
         """ρ, in [0, 1]; 0 while unknown."""
-        return min(1.0, max(0.0, self.products / self.squares)) if self.squares > 0 else 0.0
+        return (self.products / (self.squares + TINY)).clamp(0.0, 1.0) if hasattr(self.products, "clamp") else 0.0
 
     def followed_by(self, steps: list[Any]) -> _Last:
         """Return the state after the next step."""
@@ -65,12 +67,14 @@ class LookAhead:
         }
         last = {each: self._last[each] for each, tensors in trained.items() if _fits(self._last.get(each), tensors)}
         before = {each: [tensor.clone() for tensor in tensors] for each, tensors in trained.items()}
-        far = {each: others * known.correlation for each, known in last.items()}
+        moves = {}
         for each, known in last.items():
-            torch._foreach_add_(trained[each], known.steps, alpha=far[each])
+            far = torch.as_tensor(others * known.correlation)
+            moves[each] = [step * far.to(step.device, step.dtype) for step in known.steps]
+            torch._foreach_add_(trained[each], moves[each])
         yield
-        for each, known in last.items():
-            torch._foreach_sub_(trained[each], known.steps, alpha=far[each])
+        for each, move in moves.items():
+            torch._foreach_sub_(trained[each], move)
         self._last = {}
         for each, tensors in trained.items():
             if tensors:
@@ -83,6 +87,7 @@ def _fits(known: _Last | None, tensors: Sequence[Any]) -> bool:
     return known is not None and [(s.shape, s.device) for s in known.steps] == [(t.shape, t.device) for t in tensors]
 
 
-def _product(one: Sequence[Any], other: Sequence[Any]) -> float:
-    """Return the inner product of two steps."""
-    return float(sum((a * b).sum() for a, b in zip(one, other, strict=True)))
+def _product(one: Sequence[Any], other: Sequence[Any]) -> Any:
+    """Return the inner product of two steps, a tensor on the device of the first parameter."""
+    # In float32, because the squares of steps in half precision would be zero.
+    return sum((a.float() * b.float()).sum().to(one[0].device) for a, b in zip(one, other, strict=True))
