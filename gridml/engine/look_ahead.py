@@ -62,29 +62,29 @@ class LookAhead:
         import torch
 
         trained = {
-            optimiser: [p.data for group in optimiser.param_groups for p in group["params"] if p.requires_grad]
+            optimiser: [p for group in optimiser.param_groups for p in group["params"] if p.requires_grad]
             for optimiser in optimisers
         }
-        last = {each: self._last[each] for each, tensors in trained.items() if _fits(self._last.get(each), tensors)}
-        before = {each: [tensor.clone() for tensor in tensors] for each, tensors in trained.items()}
+        last = {each: self._last[each] for each, weights in trained.items() if _fits(self._last.get(each), weights)}
+        before = {each: [p.data.clone() for p in weights] for each, weights in trained.items()}
         moves = {}
         for each, known in last.items():
             far = torch.as_tensor(others * known.correlation)
             moves[each] = [step * far.to(step.device, step.dtype) for step in known.steps]
-            torch._foreach_add_(trained[each], moves[each])
+            torch._foreach_add_([p.data for p in trained[each]], moves[each])
         yield
         for each, move in moves.items():
-            torch._foreach_sub_(trained[each], move)
+            torch._foreach_sub_([p.data for p in trained[each]], move)  # read again: f may have assigned other data
         self._last = {}
-        for each, tensors in trained.items():
-            if tensors:
-                steps = list(torch._foreach_sub(tensors, before[each]))
+        for each, weights in trained.items():
+            if weights:
+                steps = list(torch._foreach_sub([p.data for p in weights], before[each]))
                 self._last[each] = last[each].followed_by(steps) if each in last else _Last(steps)
 
 
-def _fits(known: _Last | None, tensors: Sequence[Any]) -> bool:
-    """Return whether there is a step for each tensor: f may have given the module others."""
-    return known is not None and [(s.shape, s.device) for s in known.steps] == [(t.shape, t.device) for t in tensors]
+def _fits(known: _Last | None, weights: Sequence[Any]) -> bool:
+    """Return whether there is a step for each parameter: f may have given it other data."""
+    return known is not None and [(s.shape, s.device) for s in known.steps] == [(p.shape, p.device) for p in weights]
 
 
 def _product(one: Sequence[Any], other: Sequence[Any]) -> Any:

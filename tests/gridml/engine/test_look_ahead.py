@@ -76,3 +76,12 @@ def test_what_is_not_trained_stays() -> None:
             assert frozen.tolist() == [7.0]
             weight.data += 1.0
     assert frozen.tolist() == [7.0]
+
+
+def test_f_may_assign_other_data() -> None:
+    weight, ahead = parameter(0.0), LookAhead()
+    optimiser = torch.optim.SGD([weight], lr=1.0)
+    for _ in range(3):
+        with ahead.batch([optimiser], 3):
+            weight.data = weight.data + 1.0
+    assert weight.tolist() == [3.0]
