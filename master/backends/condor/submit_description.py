@@ -21,7 +21,7 @@ from gridml.carriers.registry import CARRIERS
 from gridml.errors import StorageError, UsageError
 from gridml.model.device_memory import AUTO, CPU
 from gridml.protocol import bundle, outbox
-from gridml.protocol.foreign import printable
+from gridml.protocol.foreign import MAX_NAME_CHARS, printable
 from master.backends.condor.options import CondorOptions, check_line, is_url
 from master.store.rundir import CODE, RunDirectory, command, program_entries, write_code
 from master.store.settings import Settings
@@ -284,7 +284,8 @@ def attribute(text: str) -> tuple[str, str]:
     """Parse `NAME=EXPRESSION`, with or without a leading plus. Raises UsageError."""
     name, equals, value = text.removeprefix("+").partition("=")
     if not equals or not name.strip().isidentifier() or not value.strip():
-        raise UsageError(f"--attribute got {text!r}; expected NAME=EXPRESSION, for example 'WantGlideIn=True'.")
+        got = printable(repr(text), MAX_NAME_CHARS)
+        raise UsageError(f"--attribute got {got}; expected NAME=EXPRESSION, for example 'WantGlideIn=True'.")
     return name.strip(), value.strip()
 
 
