@@ -26,8 +26,8 @@ from benchmarks.arguments import sized, words
 from benchmarks.hostile_steps import COSTS, HOSTILE, PROGRAMS, Outcome, outcome
 from benchmarks.table import Cell, write
 from gridml.carriers.base import WorkerMailbox
+from gridml.engine.engine import Snapshot
 from gridml.engine.rng_state import RngState
-from gridml.engine.snapshot import Snapshot
 from gridml.errors import GridmlError
 from gridml.model.loading import load
 from gridml.model.program import Program

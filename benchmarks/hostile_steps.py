@@ -30,8 +30,8 @@ from benchmarks.arguments import sized, whole_numbers
 from benchmarks.table import RESULTS, Cell, write
 from chunk_model.goodput import Costs
 from gridml.carriers.base import WorkerMailbox
+from gridml.engine.engine import Snapshot
 from gridml.engine.rng_state import RngState
-from gridml.engine.snapshot import Snapshot
 from gridml.errors import GridmlError
 from gridml.model.chunk import Chunk
 from gridml.model.loading import load

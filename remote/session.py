@@ -18,9 +18,8 @@ from typing import final
 from gridml.caching.chunk_cache import ChunkCache
 from gridml.caching.master_copy import MasterCopy
 from gridml.carriers.base import LEFT, WorkerMailbox
-from gridml.engine.engine import Engine
+from gridml.engine.engine import Engine, Snapshot
 from gridml.engine.pace import added_rate, batch_size, next_batch, rate_scale, steps_missed
-from gridml.engine.snapshot import Snapshot
 from gridml.engine.update_runner import BatchFailed
 from gridml.model.chunk import Chunk
 from gridml.model.program import user_traceback

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from benchmarks.devices.measured import PROGRAMS, Line, Place, alone, shown
-from gridml.engine.snapshot import Snapshot
+from gridml.engine.engine import Snapshot
 
 PROGRAM = PROGRAMS / "transformer124m.py"
 ROUNDS, STEPS = 6, 4

@@ -6,8 +6,8 @@ with a chunk, `train` for each batch, `snapshot` before a push, and `rebase` or 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -19,7 +19,6 @@ from gridml.engine.devices import Device, device_fault_of
 from gridml.engine.look_ahead import LookAhead
 from gridml.engine.mirror import Capture
 from gridml.engine.modules import ModuleRows, Modules, Trainable, checked_views
-from gridml.engine.snapshot import Snapshot
 from gridml.engine.update_runner import BatchFailed, Recorder, UpdateRunner
 from gridml.errors import NotFiniteError
 from gridml.model.batch import Array, Rows
@@ -30,11 +29,27 @@ from gridml.model.program import Program
 from gridml.model.schedule import Progress, TorchSchedule
 from gridml.model.stepping import Stepping
 from gridml.model.vertex import VertexId
+from gridml.protocol.messages import Logged
 from gridml.protocol.push import ModuleTensors, ReplicaPart, RowValues, VertexKey
 
 # Maximum number of losses that stay on a device before the host waits for them and reads them. It bounds the device
 # memory that they take.
 MAX_UNREAD_LOSSES = 1_000
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A copy of the replica at one instant. Arrays that come from a device are valid only after `wait`."""
+
+    replica: ReplicaPart  #: all tensors of modules, and the rows that f used since the last snapshot
+    used: frozenset[VertexKey]  #: module vertices that f used since the last snapshot
+    logged: tuple[Logged, ...] = ()  #: values that f logged since the last snapshot
+    arriving: Sequence[Capture] = ()  #: copies from a device that may be in progress
+
+    def wait(self) -> None:
+        """Block until all copies are complete. Thread-safe and idempotent. Raises the device's error."""
+        for capture in self.arriving:
+            capture.wait()
 
 
 class Engine:

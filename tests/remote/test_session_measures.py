@@ -13,8 +13,7 @@ import pytest
 import gridml
 from gridml.caching.row_cache import Rebasing, ReplicatedRows
 from gridml.carriers.base import WorkerMailbox
-from gridml.engine.engine import Engine
-from gridml.engine.snapshot import Snapshot
+from gridml.engine.engine import Engine, Snapshot
 from gridml.model.stepping import Stepping
 from gridml.protocol.messages import NO_PUSH, Lease, Pace, Reply, Sync, Verdict
 from gridml.protocol.push import PushContent, ReplicaPart

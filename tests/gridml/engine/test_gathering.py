@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 import gridml
-from gridml.engine.engine import Engine
-from gridml.engine.snapshot import Snapshot
+from gridml.engine.engine import Engine, Snapshot
 from gridml.model.chunk import cut
 from gridml.model.graph import components
 from gridml.model.schedule import Progress

@@ -12,8 +12,8 @@ import pytest
 
 from chunk_model.goodput import Costs
 from gridml.carriers.base import WorkerMailbox
+from gridml.engine.engine import Snapshot
 from gridml.engine.rng_state import RngState
-from gridml.engine.snapshot import Snapshot
 from gridml.engine.update_runner import BatchFailed
 from gridml.errors import UserCodeError
 from gridml.model.loading import load

@@ -14,8 +14,8 @@ import pytest
 from chunk_model.families import Exponential
 from chunk_model.goodput import Costs
 from gridml.carriers.base import WorkerMailbox
+from gridml.engine.engine import Snapshot
 from gridml.engine.rng_state import RngState
-from gridml.engine.snapshot import Snapshot
 from gridml.errors import UsageError
 from gridml.model.chunk import Chunk
 from gridml.model.loading import load
