@@ -37,8 +37,8 @@ Arrays = Mapping[str, NDArray[Any]]
 # Errors of an unavailable source or a damaged file. The errors of the package requests are OSErrors. Any other error is
 # a bug and propagates.
 _FAILURES = (DataError, OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, RuntimeError,
-             OverflowError, MemoryError, zlib.error, LZMAError, tarfile.TarError, zipfile.BadZipFile, pickle.UnpicklingError,
-             subprocess.SubprocessError)  # fmt: skip
+             OverflowError, MemoryError, zlib.error, LZMAError, tarfile.TarError, zipfile.BadZipFile,
+             pickle.UnpicklingError, subprocess.SubprocessError)  # fmt: skip
 _TIMEOUT_S = (3.0, 30.0)  # (to connect, to read). Short, because a blocked network must not delay the next source
 _PACKAGE_TIMEOUT_S = 600.0
 _PACKAGE_COMMANDS = {
