@@ -158,7 +158,7 @@ def _make_ledger(
                 events.record("first values", facts, text)
             useful, _ = useful_workers(spec, epochs.total, averages=merger.averages)
             workers = settings.workers if useful is None else min(useful, settings.workers)
-            log_settings(spec.program, workers, ledger, events)
+            log_settings(spec, workers, ledger, events)
     finally:
         events.close()
         ledger.close()

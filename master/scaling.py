@@ -18,7 +18,6 @@ from typing import Any
 
 from gridml.engine.pace import UsedSettings, schedule_name, used_settings
 from gridml.errors import LedgerError, RunError, UsageError
-from gridml.model.program import Program
 from gridml.protocol import bundle
 from gridml.protocol.foreign import described, read_regular, remove
 from master.backends.registry import BACKENDS, read_settings
@@ -154,13 +153,14 @@ MIN_USED_S = 60.0
 MIN_SHARE = 0.1
 
 
-def log_settings(program: Program, workers: int, ledger: Ledger, events: Events, added: int = 0) -> None:
+def log_settings(spec: RunSpec, workers: int, ledger: Ledger, events: Events, added: int = 0) -> None:
     """Record the settings with which each of `workers` workers trains, unless the last record has the same settings. A
     program without a batch to share and without a rate has no settings. `added` is as in `used_settings`. Must be
     called inside the ledger's transaction."""
+    program = spec.program
     if not program.has_settings:
         return
-    used, text = used_settings(program, workers, added)
+    used, text = used_settings(program, workers, added, adds=program.adds_steps(spec.graph))
     logged: list[dict[str, Any]] = ledger.get(LOGGED_SETTINGS, [])
     if logged and logged[-1]["text"] == text:
         return
@@ -238,5 +238,5 @@ class SettingsLog:
     def _log(self, workers: int, added: int = 0) -> None:
         ledger = self._parts.store.ledger
         with ledger.transaction():
-            log_settings(self._program, workers, ledger, self._parts.events, added)
+            log_settings(self._parts.spec, workers, ledger, self._parts.events, added)
         self._logged = set(map(_kind, ledger.get(LOGGED_SETTINGS)))

@@ -166,6 +166,7 @@ class Engine:
                 with self._look_ahead.batch(optimisers, others):
                     self._runner.run(start, stop, self.at)
             else:
+                self._look_ahead.forget()
                 self._runner.run(start, stop, self.at)
             failed = False
         except (Exception, SystemExit, GeneratorExit, KeyboardInterrupt) as error:  # f may call sys.exit

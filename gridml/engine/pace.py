@@ -95,7 +95,7 @@ class PaceFacts:
     batch: int  #: vertices of the program's batch
     min_batch: int = 1  #: the smallest batch that workers may take in its place
     keeps_rate: bool = False  #: a smaller batch has the program's rates, too
-    can_add: bool = False  #: the steps of small batches may be added (`Program.adds_steps`, and the merge rules)
+    can_add: bool = False  #: the steps of small batches may be added (`Program.adds_steps`)
     speed: float = 0.0  #: vertices that the worker trains per second; 0: not measured
     push_s: float = 0.0  #: seconds that a push costs this worker and the master; 0: not measured
     budget: float = 1.0  #: share of the time that pushes may take
@@ -211,9 +211,9 @@ def schedule_name(schedule: Schedule) -> str:
     return next((f.__name__ for f in (linear_decay, constant) if schedule is f), "own")
 
 
-def used_settings(program: Program, workers: int, added: int = 0) -> tuple[UsedSettings, str]:
+def used_settings(program: Program, workers: int, added: int = 0, *, adds: bool = False) -> tuple[UsedSettings, str]:
     """Return (the settings of each of `workers` workers, the same as text). `added` is the size of the batches whose
-    steps are added; 0: replicas are averaged."""
+    steps are added; 0: replicas are averaged, but if `adds` their steps may be added later (`Program.adds_steps`)."""
     whole = program.update.batch or 1
     size, rate, *_ = choose_pace(
         PaceFacts(workers, whole, program.min_target_batch, keeps_rate=program.update.keeps_rate)
@@ -224,7 +224,7 @@ def used_settings(program: Program, workers: int, added: int = 0) -> tuple[UsedS
     used = UsedSettings(workers, size, largest, rate, bool(added))
     who = "1 worker" if workers == 1 else f"{workers:,} workers"
     kept, rates = _kept(program, used), _rates(program, used)
-    return used, f"{who}: {_batch(program, used)}{kept}{rates}{_added(program, used)}: {PAGE}"
+    return used, f"{who}: {_batch(program, used)}{kept}{rates}{_added(program, used) if adds else ''}: {PAGE}"
 
 
 def _batch(program: Program, used: UsedSettings) -> str:
@@ -265,10 +265,10 @@ def _rates(program: Program, used: UsedSettings) -> str:
 
 
 def _added(program: Program, used: UsedSettings) -> str:
-    """Return what is used in place of these settings while steps are added, as text; "" if they never are."""
+    """Return what is used in place of these settings while steps are added, as text; "" if they cannot be."""
     batch = program.update.batch or 1
     part, most = added_sizes(batch, program.min_target_batch, used.workers)
-    if used.added or used.workers == 1 or not program.adds_steps or part > most:
+    if used.added or used.workers == 1 or part > most:
         return ""
     rates = [f"{added_rate(size / batch, used.workers):.2g}" for size in (part, most)]
     sizes, times = f"{part:,}", rates[0]

@@ -16,6 +16,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from gridml.aggregates import ByName
+from gridml.aggregates.averages import StaleMean
 from gridml.errors import GridmlError, Interruption, ProgramError, UserCodeError
 from gridml.model.graph import Graph
 from gridml.model.layers import layers_of
@@ -320,13 +322,22 @@ class Program:
         shared = any(m.optimiser is not None for m in self.modules) and not self.normalises
         return self.update.min_batch if shared else self.update.batch or 1
 
-    @property
-    def adds_steps(self) -> bool:
-        """True if workers may share each batch, and their steps are added: then the step of a part of a batch must be
-        that of its optimisers alone, at a rate that gridml scales with the part."""
-        update, optimised = self.update, [m for m in self.modules if m.optimiser is not None]
-        may = bool(optimised) and not self.normalises and not update.keeps_rate and update.accumulate == 1
-        return may and (update.batch or 1) > 1 and not any(t.replicated and t.arrays for t in self.types().values())
+    def adds_steps(self, graph: Graph) -> bool:
+        """Return whether workers may share each batch, and the master may add their steps.
+
+        The step of a part of a batch must be that of its optimisers alone, at a rate that gridml scales with the part,
+        and every worker must train all weights: the rate of a part counts on the steps of all others.
+        """
+        update, tables = self.update, graph.replicated
+        if self.normalises or update.keeps_rate or update.accumulate > 1 or (update.batch or 1) == 1:
+            return False
+        if not any(m.optimiser is not None for m in self.modules):
+            return False
+        declared = [table.type.rule for table in tables if table.type.rule is not None]
+        chosen = [each.patterns if isinstance(each, ByName) else [("*", each)] for each in declared]
+        if any(rule.near and rule != StaleMean() for patterns in chosen for _, rule in patterns):
+            return False
+        return all(t.count == 1 and not t.type.arrays and not t.type.has_own_rule for t in tables)
 
     @cached_property
     def min_actual_batch(self) -> int:

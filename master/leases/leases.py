@@ -181,8 +181,7 @@ class Leases:
 
     def adds(self, vertices: int) -> bool:
         """Return whether a step of so many vertices may be added: it is one of parts of a batch."""
-        program = self._spec.program
-        return program.adds_steps and vertices <= (program.update.batch or 1)
+        return vertices <= (self._spec.program.update.batch or 1)
 
     def _batches(self) -> tuple[int, int]:
         program = self._spec.program

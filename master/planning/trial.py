@@ -143,7 +143,7 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
         metrics,
         tuple(odd),
         place.name,
-        _settings(program),
+        _settings(program, graph),
     )
 
 
@@ -180,9 +180,10 @@ def _unmatched_patterns(graph: Graph, state: ReplicaState) -> Iterator[str]:
                 )
 
 
-def _settings(program: Program) -> tuple[str, ...]:
+def _settings(program: Program, graph: Graph) -> tuple[str, ...]:
     """Return the batch and rates of one worker, and those of `MAX_BATCH_PARTS` workers; () if they cannot differ."""
-    return tuple(used_settings(program, workers)[1] for workers in (1, MAX_BATCH_PARTS) if program.has_settings)
+    adds, counts = program.adds_steps(graph), (1, MAX_BATCH_PARTS) if program.has_settings else ()
+    return tuple(used_settings(program, workers, adds=adds)[1] for workers in counts)
 
 
 def _discarded_writes(engine: Engine, graph: Graph) -> Iterator[str]:

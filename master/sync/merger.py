@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.aggregates import Aggregate, Merge, MergeResult, RuleSet, TensorMerge, VertexState, kernels, rule_for
-from gridml.aggregates.averages import StaleMean
 from gridml.aggregates.base import same_bits
 from gridml.errors import ProgramError
 from gridml.model.graph import Graph, Table
@@ -245,15 +244,6 @@ class Merger:
         """True if whole tensors are averaged. Workers that train in parallel then bring the replica no further than one
         worker would."""
         return any(group.near and name.count("/") > 1 for name, group in self.groups.items())
-
-    @cached_property
-    def adds_steps(self) -> bool:
-        """True if all weights have the default rule, which also adds the steps of parts of a batch."""
-        if any(table.type.has_own_rule for table in self._tables.values()):
-            return False
-        modules = self._replica.state.modules.items()
-        near = [rule for key, vertex in modules for rule in self._rule_set(key, vertex).rules.values() if rule.near]
-        return bool(near) and all(rule == StaleMean() for rule in near)
 
     @cached_property
     def _all_groups(self) -> tuple[Group, ...]:

@@ -145,6 +145,7 @@ class PushPace:
 
     def __init__(self, spec: RunSpec, sizes: SizeSettings, ledger: Ledger, leases: Leases, merger: Merger) -> None:
         self._program = spec.program
+        self._can_add = spec.program.adds_steps(spec.graph)
         self.sizes = sizes
         self._ledger = ledger
         self._leases = leases
@@ -187,7 +188,7 @@ class PushPace:
             update.batch or 1,
             self._program.min_target_batch,
             keeps_rate=update.keeps_rate,
-            can_add=self._program.adds_steps and self._merger.adds_steps,
+            can_add=self._can_add,
             speed=sizing.rate(record) or 0.0,
             push_s=push_s,
             budget=self.sizes.push_budget,

@@ -79,7 +79,7 @@ def test_one_worker_makes_of_the_program_what_the_loop_makes_bit_for_bit(
 
 
 def test_the_line_that_the_page_shows_is_the_one_that_a_run_begins_with(program: Path) -> None:
-    _, text = used_settings(load(program), 4)
+    _, text = used_settings(load(program), 4, adds=True)
     assert f"\ntraining  {text}\n" in PAGE
 
 

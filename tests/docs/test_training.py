@@ -36,10 +36,9 @@ def test_its_line_is_one_that_a_run_begins_with() -> None:
         "min_actual_batch": 1,
         "rates": (0.05,),
         "normalises": False,
-        "adds_steps": True,
         "schedule": gridml.linear_decay,
     }
-    _, text = used_settings(cast(Any, SimpleNamespace(update=update, **own)), 4)
+    _, text = used_settings(cast(Any, SimpleNamespace(update=update, **own)), 4, adds=True)
     assert f"\ntraining  {text}\n" in CHANGES
     assert (ROOT / PAGE).samefile(ROOT / "docs" / "training.md")
 

@@ -64,5 +64,31 @@ def test_a_run_says_what_it_uses(tmp_path: Path) -> None:
     with opened(root) as ledger:
         lines = [text for (text,) in ledger.execute("SELECT text FROM events WHERE topic = 'training' ORDER BY rowid")]
     program = load(PROGRAM)
-    assert lines == [used_settings(program, 4)[1], used_settings(program, 4, 16)[1]]
+    assert lines == [used_settings(program, 4, adds=True)[1], used_settings(program, 4, 16)[1]]
     assert "batch 16 of 64, whose steps are added, rate 0.05 of 0.2" in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "adds"),
+    [
+        ("", "", True),
+        ("aggregate = RULE", "aggregate = gridml.by_name({'*.bias': gridml.stale_mean()})", True),
+        ("aggregate = RULE", "aggregate = gridml.mean()", False),
+        ("aggregate = RULE", "aggregate = gridml.stale_mean(kappa=2)", False),
+        ("aggregate = RULE", "aggregate = gridml.by_name({'*.bias': gridml.mean()})", False),
+        ("batch=BATCH", 'batch=BATCH, rate="fixed"', False),
+        ("batch=BATCH", "batch=BATCH, accumulate=2", False),
+        ("nn.Linear(WIDTH, 1)", "nn.Sequential(nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, 1))", False),
+        (", partial(torch.optim.SGD, lr=0.2, momentum=0.9)", "", False),
+        ("g.add(Network)", "np.arange(COUNT) % len(g.add(Network, 2))", False),  # not every worker trains both
+    ],
+)
+def test_steps_are_added_only_where_all_train_the_same_weights_by_rates_that_may_change(
+    tmp_path: Path, old: str, new: str, adds: bool
+) -> None:
+    file = tmp_path / "steep.py"
+    text = PROGRAM.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+    program = load(file)
+    assert program.adds_steps(program.build(file)) is adds

@@ -214,11 +214,11 @@ def test_what_a_run_says_that_it_uses_is_what_f_is_given(name: str, workers: int
     file = case.written(tmp_path)
     seen = played(file, workers, tmp_path / "run")
     settings = load(file)
+    adds = settings.adds_steps(settings.build(file))
     if workers == 4:
         assert training_lines(tmp_path / "run") == [f"4 workers: {case.line}: docs/training.md"]
-    assert (
-        training_lines(tmp_path / "run") == report(tmp_path / "run").settings == [used_settings(settings, workers)[1]]
-    )
+    (_, line) = used_settings(settings, workers, adds=adds)
+    assert training_lines(tmp_path / "run") == report(tmp_path / "run").settings == [line]
 
     def is_given(used: UsedSettings, count: int, rates: list[float]) -> bool:
         """Return whether a call of f agrees with the line for this number of workers. A batch at the end of a chunk may
@@ -229,7 +229,7 @@ def test_what_a_run_says_that_it_uses_is_what_f_is_given(name: str, workers: int
         return count <= used.largest and rates == pytest.approx(expected)
 
     least, most = added_sizes(settings.update.batch or 1, settings.min_target_batch, workers)
-    added = range(least, most + 1) if settings.adds_steps and workers > 1 else range(0)
+    added = range(least, most + 1) if adds and workers > 1 else range(0)
     used_by = [used_settings(settings, live)[0] for live in range(1, workers + 1)]
     used_by += [used_settings(settings, live, size)[0] for live in range(2, workers + 1) for size in added]
     if settings.rates:

@@ -91,7 +91,7 @@ def test_a_tainted_worker_gets_no_moments_of_others() -> None:
 def test_what_is_measured_of_a_worker_decides_its_push_interval() -> None:
     record, reasons = WorkerRecord("w1"), []
     of: Any = SimpleNamespace
-    program = of(update=of(batch=64, keeps_rate=False), min_target_batch=1, adds_steps=True)
+    program = of(update=of(batch=64, keeps_rate=False), min_target_batch=1, adds_steps=lambda graph: True)
     sizing = of(
         measures=of(travel_s=lambda kind: 0.1),
         push_s=lambda record: 0.4,
@@ -99,7 +99,7 @@ def test_what_is_measured_of_a_worker_decides_its_push_interval() -> None:
         max_interval_s=lambda record: math.inf,
     )
     ledger = of(worker_push_interval=lambda *row: reasons.append(row))
-    spec, sizes = of(program=program), of(push_every=None, push_budget=0.03)
-    pace = PushPace(spec, sizes, ledger, of(live=4, sizing=sizing), of(drift=0.0, adds_steps=True))
+    spec, sizes = of(program=program, graph=None), of(push_every=None, push_budget=0.03)
+    pace = PushPace(spec, sizes, ledger, of(live=4, sizing=sizing), of(drift=0.0))
     assert pace.interval(record) == pace.interval(record) == record.assignment.push_every == 4_000
     assert reasons == [("w1", 4_000, "a push costs 400.0 ms and may take 3% of the time")]
