@@ -87,8 +87,7 @@ def next_batch(left: int, size: int, least: int, *, alike: bool) -> int:
     return -(-left // min(-(-left // size) if alike else 2, most))
 
 
-@dataclass(frozen=True)
-class PaceFacts:
+class PaceFacts(NamedTuple):
     """The facts that decide the pace of one worker."""
 
     live: int  #: workers that hold leases

@@ -193,7 +193,7 @@ class PushPace:
             push_s=push_s,
             budget=self.sizes.push_budget,
             drift=self._drift,
-            travel_s=sizing.measures.travel_s(record.measured.kind),
+            travel_s=sizing.measures.travel_s(record.measured.kind) if self._can_add else 0.0,
             merging_s=merging_s(live, self.push_s),
             max_interval_s=sizing.max_interval_s(record),
             asked=self.sizes.push_every,

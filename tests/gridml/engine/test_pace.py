@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -84,7 +83,7 @@ def test_a_program_may_keep_its_rates() -> None:
 def test_the_interval_that_is_asked_for_is_used() -> None:
     facts = PaceFacts(4, 64, speed=1000.0, push_s=0.002, merging_s=10.0, max_interval_s=0.01, asked=7)
     assert choose_pace(facts) == ((16, 0.5, 7, False), "asked for")
-    assert choose_pace(replace(facts, can_add=True)) == choose_pace(facts)
+    assert choose_pace(facts._replace(can_add=True)) == choose_pace(facts)
 
 
 CHEAP = PaceFacts(4, 64, can_add=True, speed=300.0, push_s=0.007, travel_s=0.01)  # a push costs 2.1 vertices
@@ -103,7 +102,7 @@ CHEAP = PaceFacts(4, 64, can_add=True, speed=300.0, push_s=0.007, travel_s=0.01)
     ],
 )
 def test_where_pushes_are_cheap_the_steps_of_parts_of_a_batch_are_added(change: dict[str, Any], batch: int) -> None:
-    facts = replace(CHEAP, **change)
+    facts = CHEAP._replace(**change)
     chosen, reason = choose_pace(facts)
     rate = min(batch / 64, 2 / (facts.live - 1))
     assert chosen == (batch, rate, batch, True)
@@ -126,7 +125,7 @@ def test_where_pushes_are_cheap_the_steps_of_parts_of_a_batch_are_added(change: 
     ],
 )
 def test_otherwise_replicas_are_averaged(change: dict[str, Any]) -> None:
-    facts = replace(CHEAP, **change)
+    facts = CHEAP._replace(**change)
     chosen, _ = choose_pace(facts)
     assert not chosen.added
     assert chosen.batch == batch_size(facts.batch, facts.min_batch, facts.live)
@@ -157,7 +156,7 @@ def test_only_the_master_makes_an_interval_longer_than_the_rule_wants(
     free = PaceFacts(live, batch, batch, speed=speed, push_s=cost / 1000.0, budget=0.03)
     ruled = choose_pace(free)[0].push_every
     longest = math.inf if longest_s is None else longest_s
-    facts = replace(free, merging_s=live * merge_s, max_interval_s=longest)
+    facts = free._replace(merging_s=live * merge_s, max_interval_s=longest)
     (_, _, every, _), reason = choose_pace(facts)
     assert reason
     merged = live * merge_s * speed
@@ -172,14 +171,14 @@ def test_what_the_master_cannot_merge_is_not_pushed_whatever_the_rule_wants() ->
     facts = PaceFacts(2600, 1, speed=0.16, merging_s=728.0)
     (_, _, every, _), reason = choose_pace(facts)
     assert every == round(728 * 0.16) and reason == "116 vertices: the master merges no faster"
-    assert choose_pace(replace(facts, max_interval_s=60.0))[0].push_every == every
-    assert choose_pace(replace(facts, speed=0.0))[0].push_every == 10
+    assert choose_pace(facts._replace(max_interval_s=60.0))[0].push_every == every
+    assert choose_pace(facts._replace(speed=0.0))[0].push_every == 10
 
 
 def test_short_lives_push_oftener_than_the_rule() -> None:
     facts = PaceFacts(1, 10, speed=100.0)
-    assert choose_pace(replace(facts, max_interval_s=2.0))[0].push_every == 200
-    assert choose_pace(replace(facts, max_interval_s=60.0))[0].push_every == 520
+    assert choose_pace(facts._replace(max_interval_s=2.0))[0].push_every == 200
+    assert choose_pace(facts._replace(max_interval_s=60.0))[0].push_every == 520
 
 
 @given(
