@@ -223,9 +223,9 @@ class Session:
         lease, start = action.lease, action.start
         program, batch = self._engine.program, self._engine.program.update.batch or 1
         size = action.added or batch_size(batch, program.min_target_batch, action.live)
-        scale = rate_scale(size / batch, keeps_rate=program.update.keeps_rate)
+        scale, missed = rate_scale(size / batch, keeps_rate=program.update.keeps_rate), 0
         if action.added:
-            scale = added_rate(size / batch, action.live)
+            scale, missed = added_rate(size / batch, action.live), steps_missed(action.live)
         # Rows before `trained` are trained. The rest of the lease is credited with the last batch, without training.
         trained = min(action.stop, lease.stop - lease.untrained - lease.start)
         if trained <= start:
@@ -241,7 +241,7 @@ class Session:
             lease.epoch, action.version, action.share, step.at(action.credited, epochs), epochs * step.per_epoch
         )
         try:
-            self._engine.train(start, stop, program.factor(at), scale, steps_missed(action.live) if action.added else 0)
+            self._engine.train(start, stop, program.factor(at), scale, missed)
         except BatchFailed as failure:
             return self._failed(lease, failure)
         stop = action.stop if stop == trained else stop

@@ -28,7 +28,7 @@ JUDGED_ON = (
 )
 CHEAP = 67  # vertices between pushes of 2 vertices that take 3% of the time
 TRAVEL_S = 0.001
-# A run of seconds: nobody is killed, and the master looks for messages every 5 ms instead of the time of 17 vertices.
+# A run of seconds: no worker is killed, and the master looks for messages every 5 ms, not after the time of 17 vertices.
 SHORT = ("Bible, small transformer",)
 ADDED = "as gridml chooses: steps added"
 BEFORE = "averaged: a push every 512/√W vertices"
@@ -88,7 +88,7 @@ def main() -> None:
             "number; a push costs the time of 2 vertices; workers are killed after a third of their share on average",
             f"short intervals were better on {', '.join(FOUND_ON)} over 20 epochs and in prototypes that are not here, "
             "and are judged on the other tasks",
-            "nobody is killed where a share lasts few seconds (Bible): machines would mostly boot, at 1 s each",
+            "no worker is killed where a share lasts few seconds (Bible): machines would mostly boot, at 1 s each",
             "rate: not cut by the root of the batch's share; batch: workers keep that of the program; where a program "
             "keeps both anyway, these columns are empty",
             "faster: the loop's time for the same epochs over that of the workers",

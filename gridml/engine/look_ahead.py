@@ -27,13 +27,13 @@ class _Last:
     device, so that no batch waits for the device."""
 
     steps: list[Any]  # a tensor for each trained parameter
-    products: Any = 0.0  # of each step with the one before
-    squares: Any = 0.0  # of the step before
+    products: Any  # of each step with the one before
+    squares: Any  # of the step before
 
     @property
     def correlation(self) -> Any:
         """ρ, in [0, 1]; 0 while unknown."""
-        return (self.products / (self.squares + TINY)).clamp(0.0, 1.0) if hasattr(self.products, "clamp") else 0.0
+        return (self.products / (self.squares + TINY)).clamp(0.0, 1.0)
 
     def followed_by(self, steps: list[Any]) -> _Last:
         """Return the state after the next step."""
@@ -69,7 +69,7 @@ class LookAhead:
         before = {each: [p.data.clone() for p in weights] for each, weights in trained.items()}
         moves = {}
         for each, known in last.items():
-            far = torch.as_tensor(others * known.correlation)
+            far = others * known.correlation
             moves[each] = [step * far.to(step.device, step.dtype) for step in known.steps]
             torch._foreach_add_([p.data for p in trained[each]], moves[each])
         yield
@@ -79,7 +79,8 @@ class LookAhead:
         for each, weights in trained.items():
             if weights:
                 steps = list(torch._foreach_sub([p.data for p in weights], before[each]))
-                self._last[each] = last[each].followed_by(steps) if each in last else _Last(steps)
+                none = steps[0].new_zeros((), dtype=torch.float32)
+                self._last[each] = last[each].followed_by(steps) if each in last else _Last(steps, none, none)
 
 
 def _fits(known: _Last | None, weights: Sequence[Any]) -> bool:

@@ -180,7 +180,7 @@ class Leases:
         return FreeRange(span, why, *sized, self._ledger.uncredited(epoch), own, alone, home)
 
     def adds(self, vertices: int) -> bool:
-        """Return whether a step of so many vertices may be added: it is one of parts of a batch."""
+        """Return whether a step of `vertices` may be added: whether it is at most that of one batch."""
         return vertices <= (self._spec.program.update.batch or 1)
 
     def _batches(self) -> tuple[int, int]:
