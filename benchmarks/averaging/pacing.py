@@ -28,7 +28,7 @@ JUDGED_ON = (
 )
 CHEAP = 67  # vertices between pushes of 2 vertices that take 3% of the time
 TRAVEL_S = 0.001
-# A run of seconds: no worker is killed, and the master looks for messages every 5 ms, not after the time of 17 vertices.
+# A run of seconds: no worker is killed, and the master looks for messages every 5 ms, not every 17 vertices.
 SHORT = ("Bible, small transformer",)
 ADDED = "as gridml chooses: steps added"
 BEFORE = "averaged: a push every 512/√W vertices"
