@@ -19,7 +19,7 @@ from gridml.caching.chunk_cache import ChunkCache
 from gridml.caching.master_copy import MasterCopy
 from gridml.carriers.base import LEFT, WorkerMailbox
 from gridml.engine.engine import Engine, Snapshot
-from gridml.engine.pace import added_rate, batch_size, next_batch, rate_scale, steps_missed
+from gridml.engine.pace import batch_and_rate, next_batch, steps_missed
 from gridml.engine.update_runner import BatchFailed
 from gridml.model.chunk import Chunk
 from gridml.model.program import user_traceback
@@ -221,18 +221,17 @@ class Session:
     def _train(self, action: actions.Train) -> actions.Event:
         """Train one batch."""
         lease, start = action.lease, action.start
-        program, batch = self._engine.program, self._engine.program.update.batch or 1
-        size = action.added or batch_size(batch, program.min_target_batch, action.live)
-        scale, missed = rate_scale(size / batch, keeps_rate=program.update.keeps_rate), 0
-        if action.added:
-            scale, missed = added_rate(size / batch, action.live), steps_missed(action.live)
+        program, keeps_rate = self._engine.program, self._engine.program.update.keeps_rate
+        batch, live, added = program.update.batch or 1, action.live, action.added
+        size, scale = batch_and_rate(batch, program.min_target_batch, live, added, keeps_rate=keeps_rate)
+        missed = steps_missed(live) if added else 0
         # Rows before `trained` are trained. The rest of the lease is credited with the last batch, without training.
         trained = min(action.stop, lease.stop - lease.untrained - lease.start)
         if trained <= start:
             self._mailbox.beat(lease.id, lease.start + action.stop)
             return actions.Trained(action.stop, whole=True)
         # A single worker has the batches of a plain loop, with a short batch at the end of an epoch.
-        alike = action.live > 1 or bool((lease.start + start) % batch)
+        alike = live > 1 or bool((lease.start + start) % batch)
         count = next_batch(trained - start, size, lease.fewest, alike=alike)
         stop, whole = self._engine.batch_end(start, count, trained)
         step = program.update.steps(action.per_epoch)

@@ -266,7 +266,7 @@ def play(case: Case, device: str = CPU) -> Curve:
         mock.patch.dict(os.environ, {**task.environment(case.batches, case.rates), "RULE": case.rule}),
         mock.patch.object(pace, "MAX_BATCH_PARTS", case.parts),
         mock.patch.object(version_use, "TAIL_SHARE", version_use.TAIL_SHARE if case.tail else 0.0),
-        mock.patch("remote.session.rate_scale", lambda share, keeps_rate: share**case.power),
+        mock.patch.object(pace, "rate_scale", lambda share, keeps_rate: share**case.power),
         tempfile.TemporaryDirectory() as folder,
     ):
         root = Path(folder) / "run"

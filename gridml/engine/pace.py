@@ -67,6 +67,17 @@ def added_sizes(batch: int, min_batch: int, live: int) -> tuple[int, int]:
     return part, min(2 * part, batch // 2)
 
 
+def batch_and_rate(
+    batch: int, min_batch: int, live: int, added: int = 0, *, keeps_rate: bool = False
+) -> tuple[int, float]:
+    """Return (vertices of a worker's batch, factor of the learning rate) among `live` workers, for a program whose batch
+    is `batch`. `added` is the size of batches whose steps are added; 0: replicas are averaged."""
+    if added:
+        return added, added_rate(added / batch, live)
+    size = batch_size(batch, min_batch, live)
+    return size, rate_scale(size / batch, keeps_rate=keeps_rate)
+
+
 def steps_missed(live: int) -> int:
     """Return the steps that the other workers add between the version from which a worker trains a batch and the merge
     of its own step: two each, because the push of one batch travels while the worker trains the next."""
@@ -122,10 +133,9 @@ def choose_pace(facts: PaceFacts) -> tuple[PaceChoice, str]:
     many steps before they push, and their replicas are averaged.
     """
     added, why = _added_batch(facts)
+    batch, rate = batch_and_rate(facts.batch, facts.min_batch, facts.live, added, keeps_rate=facts.keeps_rate)
     if added:
-        return PaceChoice(added, added_rate(added / facts.batch, facts.live), added, added=True), why
-    batch = batch_size(facts.batch, facts.min_batch, facts.live)
-    rate = rate_scale(batch / facts.batch, keeps_rate=facts.keeps_rate)
+        return PaceChoice(batch, rate, added, added=True), why
     every, reason = (facts.asked, "asked for") if facts.asked is not None else _push_every(facts, batch)
     return PaceChoice(batch, rate, every), reason
 
@@ -213,12 +223,8 @@ def schedule_name(schedule: Schedule) -> str:
 def used_settings(program: Program, workers: int, added: int = 0, *, adds: bool = False) -> tuple[UsedSettings, str]:
     """Return (the settings of each of `workers` workers, the same as text). `added` is the size of the batches whose
     steps are added; 0: replicas are averaged, but if `adds` their steps may be added later (`Program.adds_steps`)."""
-    whole = program.update.batch or 1
-    size, rate, *_ = choose_pace(
-        PaceFacts(workers, whole, program.min_target_batch, keeps_rate=program.update.keeps_rate)
-    )[0]
-    if added:
-        size, rate = added, added_rate(added / whole, workers)
+    whole, keeps_rate = program.update.batch or 1, program.update.keeps_rate
+    size, rate = batch_and_rate(whole, program.min_target_batch, workers, added, keeps_rate=keeps_rate)
     largest = max(size, next_batch(whole, size, program.min_actual_batch, alike=workers > 1))
     used = UsedSettings(workers, size, largest, rate, bool(added))
     who = "1 worker" if workers == 1 else f"{workers:,} workers"

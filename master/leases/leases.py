@@ -179,10 +179,6 @@ class Leases:
         alone = self.live == (1 if held else 0)
         return FreeRange(span, why, *sized, self._ledger.uncredited(epoch), own, alone, home)
 
-    def adds(self, vertices: int) -> bool:
-        """Return whether a step of `vertices` may be added: whether it is at most that of one batch."""
-        return vertices <= (self._spec.program.update.batch or 1)
-
     def _batches(self) -> tuple[int, int]:
         program = self._spec.program
         whole = program.update.window

@@ -143,7 +143,8 @@ class AssignedWork:
     #: the time by which the other workers should have trained the remaining work, if this worker is too slow for it
     idle_until_s: float | None = None
     push_every: int = 0  #: vertices between two pushes, as in the last reply
-    added: bool = False  #: each of these pushes is the step of one batch, and is added
+    #: vertices that a push may have whose step is added, at most those of the program's batch; 0: replicas are averaged
+    max_added: int = 0
 
 
 @dataclass(slots=True, eq=False)

@@ -153,7 +153,7 @@ class Grants:
             if pending.sync.wants and self._copying.nbytes >= most:
                 continue
             if pending.verdict is Verdict.MERGED:
-                self._pace.interval(pending.record)  # before the grant: chunks are sized by the push interval
+                self._pace.choose(pending)  # before the grant: chunks are sized by the push interval
             assignment = self._trust.assignment(pending.record, pending.sync, now)
             pending.grant = self._leases.grant(pending.record, pending.sync, now, assignment)
             if assignment is not None:

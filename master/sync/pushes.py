@@ -235,7 +235,7 @@ class Pushes:
             self._leases.reopen(lease, push.upto, worker)
         others = ledger.credited - base_credit  # includes pushes of this group that were merged before
         # A step that was taken under another pace than the worker was told last is averaged, which does no harm.
-        added = push.added and pending.record.assignment.added and self._leases.adds(push.vertices)
+        added = push.added and push.vertices <= pending.record.assignment.max_added
         merge = Merge(self._version, push.base, push.vertices, others, max(1, self._leases.live), added)
         decision, outcome, trace = self._try_merge(pending, lease, merge, base, now)
         if decision.flagged:

@@ -170,20 +170,34 @@ class PushPace:
             each_s = seconds / pushes
             self.push_s = each_s if self.push_s == 0 else 0.8 * self.push_s + 0.2 * each_s
 
-    def of(self, record: WorkerRecord) -> Pace:
+    def of(self, pending: PendingReply) -> Pace:
         """Return the pace that a reply gives a worker."""
-        every = self.interval(record)
         live, compress = max(1, self._leases.live), self.sizes.compress
+        if pending.paced_for != live:
+            self.choose(pending)
+        assignment = pending.record.assignment
+        every, added = assignment.push_every, assignment.push_every if assignment.max_added else 0
         credited, total = self._ledger.credited, self._leases.epochs.total
         every_s, per_epoch = push_at_least_s(live, self.push_s), self._leases.epochs.vertex_count
-        return Pace(live, credited, total, every, compress, every_s, per_epoch, self.added)
+        return Pace(live, credited, total, every, compress, every_s, per_epoch, added)
 
-    def interval(self, record: WorkerRecord) -> int:
-        """Return the vertices between two pushes of a worker from now on, and set them in its record."""
-        update, sizing, live = self._program.update, self._leases.sizing, max(1, self._leases.live)
+    def choose(self, pending: PendingReply) -> None:
+        """Choose the pace of a worker from now on. It is set in the worker's record, and recorded if it changed."""
+        pending.paced_for = max(1, self._leases.live)
+        record, assignment = pending.record, pending.record.assignment
+        (_, _, every, added), reason = choose_pace(self.facts(record, pending.paced_for))
+        self.added = every if added else 0
+        if (every, added) != (assignment.push_every, assignment.max_added > 0):
+            assignment.push_every = every
+            assignment.max_added = (self._program.update.batch or 1) if added else 0
+            self._ledger.worker_push_interval(record.name, every, reason)
+
+    def facts(self, record: WorkerRecord, live: int) -> PaceFacts:
+        """Return the facts that decide the pace of a worker among `live` workers."""
+        update, sizing = self._program.update, self._leases.sizing
         # Until the worker has measured its own cost, the master's is used: both touch every byte of a push.
         push_s = (sizing.push_s(record) or self.push_s) + self.push_s
-        facts = PaceFacts(
+        return PaceFacts(
             live,
             update.batch or 1,
             self._program.min_target_batch,
@@ -198,12 +212,6 @@ class PushPace:
             max_interval_s=sizing.max_interval_s(record),
             asked=self.sizes.push_every,
         )
-        (_, _, every, record.assignment.added), reason = choose_pace(facts)
-        self.added = every if record.assignment.added else 0
-        if every != record.assignment.push_every:
-            record.assignment.push_every = every
-            self._ledger.worker_push_interval(record.name, every, reason)
-        return every
 
 
 class Lacking(NamedTuple):
@@ -246,7 +254,7 @@ class Replies:
     def send(self, pending: PendingReply, *, leave: bool) -> None:
         """Reply to a worker; `leave` tells it that the run has no more work."""
         sync, record = pending.sync, pending.record
-        version, pace, lacking, supply = self._store.replica.version, self._pace.of(record), ReplicaPart(), Supply({})
+        version, pace, lacking, supply = self._store.replica.version, self._pace.of(pending), ReplicaPart(), Supply({})
         if pending.is_dropping:
             record.held.rows.clear()
         elif self._store.replica.state:

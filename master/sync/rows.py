@@ -75,6 +75,8 @@ class PendingReply:
     as_pushed: Touched = field(default_factory=dict)
     #: the new lease
     grant: LeaseState | None = None
+    #: number of workers for which the worker's pace was chosen with this message; 0: it was not chosen yet
+    paced_for: int = 0
 
     @property
     def push(self) -> Push:

@@ -88,18 +88,61 @@ def test_a_tainted_worker_gets_no_moments_of_others() -> None:
     assert desk.inherited(grant=desk.lease(1, 0, 1)) == []
 
 
+class PaceDesk:
+    """A PushPace among `live` workers, of which one trains `speed` vertices a second."""
+
+    def __init__(self, live: int, speed: float = 300.0, push_s: float = 0.4, lives_s: float = math.inf) -> None:
+        of: Any = SimpleNamespace
+        self.reasons: list[tuple[Any, ...]] = []
+        self.speed, self.chosen = speed, 0
+        program = of(update=of(batch=64, keeps_rate=False), min_target_batch=1, adds_steps=lambda graph: True)
+        sizing = of(
+            measures=of(travel_s=lambda kind: 0.1),
+            push_s=lambda record: push_s,
+            rate=self._rate,
+            max_interval_s=lambda record: lives_s,
+        )
+        ledger = of(worker_push_interval=lambda *row: self.reasons.append(row), credited=0)
+        spec = of(program=program, graph=None)
+        sizes = of(push_every=None, push_budget=0.03, compress="")
+        self.leases = of(live=live, sizing=sizing, epochs=of(total=1_000, vertex_count=1_000))
+        self.pace = PushPace(spec, sizes, ledger, self.leases, of(drift=0.0))
+        self.record = WorkerRecord("w1")
+
+    def _rate(self, record: WorkerRecord) -> float:
+        self.chosen += 1
+        return self.speed
+
+    def pending(self) -> PendingReply:
+        empty: Any = None
+        return PendingReply(empty, empty, empty, self.record)
+
+
 def test_what_is_measured_of_a_worker_decides_its_push_interval() -> None:
-    record, reasons = WorkerRecord("w1"), []
-    of: Any = SimpleNamespace
-    program = of(update=of(batch=64, keeps_rate=False), min_target_batch=1, adds_steps=lambda graph: True)
-    sizing = of(
-        measures=of(travel_s=lambda kind: 0.1),
-        push_s=lambda record: 0.4,
-        rate=lambda record: 300.0,
-        max_interval_s=lambda record: math.inf,
-    )
-    ledger = of(worker_push_interval=lambda *row: reasons.append(row))
-    spec, sizes = of(program=program, graph=None), of(push_every=None, push_budget=0.03)
-    pace = PushPace(spec, sizes, ledger, of(live=4, sizing=sizing), of(drift=0.0))
-    assert pace.interval(record) == pace.interval(record) == record.assignment.push_every == 4_000
-    assert reasons == [("w1", 4_000, "a push costs 400.0 ms and may take 3% of the time")]
+    desk = PaceDesk(live=4)
+    desk.pace.choose(desk.pending())
+    assert desk.pace.of(desk.pending()).push_every == desk.record.assignment.push_every == 4_000
+    assert desk.reasons == [("w1", 4_000, "a push costs 400.0 ms and may take 3% of the time")]
+
+
+def test_a_pace_is_chosen_once_for_a_message_unless_workers_came_or_went() -> None:
+    desk = PaceDesk(live=4)
+    pending = desk.pending()
+    desk.pace.choose(pending)
+    desk.pace.of(pending)
+    assert desk.chosen == 1
+    desk.leases.live = 5
+    assert desk.pace.of(pending).live == 5
+    assert desk.chosen == 2
+
+
+def test_another_way_of_merging_at_the_same_interval_is_recorded_with_its_reason() -> None:
+    """A run whose workers live for 16 vertices: averaged pushes are no longer than that, either."""
+    desk = PaceDesk(live=4, speed=16.0, push_s=10.0, lives_s=1.0)
+    assert desk.pace.of(desk.pending()).added == 0
+    assert desk.record.assignment.max_added == 0
+    desk.leases.sizing.push_s = lambda record: 0.1
+    assert desk.pace.of(desk.pending()).added == 16
+    assert desk.record.assignment.max_added == 64
+    assert [every for _, every, _ in desk.reasons] == [16, 16]
+    assert [reason.partition(":")[0] for *_, reason in desk.reasons] == ["16 vertices", "steps are added"]
