@@ -151,7 +151,7 @@ class MasterRun:
     def _staff(self) -> None:
         work_left, now = not self.parts.leases.epochs.is_finished(), self.parts.environment.clock()
         self._scaling.step()
-        self._worker_limit.step()
+        self._worker_limit.step(now)
         self._settings_log.step(now)
         self.parts.fleet.staff(now, work_left=work_left)
         self.parts.fleet.check_machines(work_left=work_left)

@@ -2,8 +2,8 @@
 
 A request to scale is a file in the run directory, so it outlives any master. The running master handles it in its next
 turn; if no master runs, the next master handles it in its first turn. The file is removed once the new number is in the
-run's settings. The master asks for fewer workers than were requested if the run is too short to give all of them enough
-work.
+run's settings. The master asks for fewer workers than were requested if more would not help. That depends on the run's
+length and, where the steps of workers can be added, on what pushes cost.
 
 Batch and learning rates can depend on the number of workers and on what a push costs. They are logged when a run
 begins. They are logged again if workers have trained for a while with other settings.
@@ -11,6 +11,7 @@ begins. They are logged again if workers have trained for a while with other set
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from master.store.reader import LOGGED_SETTINGS, holder, opened, read_facts, rea
 from master.store.rundir import RunStatus, command
 from master.store.settings import write_settings
 from master.store.spec import RunSpec
-from master.telemetry.staffing import RunLength, worker_limit
+from master.telemetry.worth import RunLength, sharing_workers, worker_limit
 from master.wiring import Parts
 
 REQUESTED, TAKEN = "scale", "scale.taken"  # file written by `request`; its new name while a master handles it
@@ -112,12 +113,18 @@ class Scaling:
 ALL = "--steps-each 0 asks for all"
 
 
-def useful_workers(spec: RunSpec, total: int, *, averages: bool) -> tuple[int | None, str]:
-    """Return (largest number of workers that a run over `total` vertices is long enough for, reason). The number is
-    None if there is no limit."""
+SHARING = "sharing_workers"  # fact of the ledger: the last answer of `sharing_workers`, for the next master
+REVIEW_S = 1.0  # between two looks at what pushes cost
+
+
+def useful_workers(
+    spec: RunSpec, total: int, sharing: tuple[int, str] = (0, ""), *, averages: bool
+) -> tuple[int | None, str]:
+    """Return (largest number of workers that is useful in a run over `total` vertices, reason). The number is None if
+    there is no limit. `sharing` is as in `worker_limit`."""
     if not averages:  # parallel training costs accuracy only if whole replicas are averaged
         return None, ""
-    return worker_limit(RunLength(total, spec.program.update.window, spec.settings.steps_each))
+    return worker_limit(RunLength(total, spec.program.update.window, spec.settings.steps_each), sharing)
 
 
 class WorkerLimit:
@@ -126,12 +133,17 @@ class WorkerLimit:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._seen: tuple[int, int] | None = None  # (target, requested) of the last step
-        total, averages = parts.leases.epochs.total, parts.merger.averages
-        parts.workers.worker_limit, self._reason = useful_workers(parts.spec, total, averages=averages)
+        self._total = parts.leases.epochs.total
+        self._sharing: int = parts.store.ledger.get(SHARING, 0)
+        self._review_s = -math.inf
+        self._set((self._sharing, ""))
 
-    def step(self) -> None:
+    def step(self, now: float) -> None:
         """Record the number of workers to ask for, unless the last record (perhaps of an earlier master) has the same
         number."""
+        if not self._review_s <= now < self._review_s + REVIEW_S:
+            self._review_s = now
+            self._review()
         workers, ledger = self._parts.workers, self._parts.store.ledger
         if self._seen == (workers.target, workers.requested):
             return
@@ -145,6 +157,20 @@ class WorkerLimit:
                 because = "all that are wanted" if bound is None else bound["reason"]
                 text = f"{workers.target:,} workers are asked for, {because}"
                 self._parts.events.record("asked", {"workers": workers.target, "wanted": workers.requested}, text)
+
+    def _review(self) -> None:
+        """Set the limit by what pushes cost now."""
+        parts = self._parts
+        count, why = sharing_workers(parts.exchange.pace.alone(), self._sharing)
+        if count != self._sharing:
+            self._sharing = count
+            with parts.store.ledger.transaction():
+                parts.store.ledger.set(SHARING, count)
+        self._set((count, why))
+
+    def _set(self, sharing: tuple[int, str]) -> None:
+        spec, workers, averages = self._parts.spec, self._parts.workers, self._parts.merger.averages
+        workers.worker_limit, self._reason = useful_workers(spec, self._total, sharing, averages=averages)
 
 
 # Settings are logged once they were used for at least MIN_USED_S seconds and at least the share MIN_SHARE of the time

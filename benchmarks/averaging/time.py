@@ -15,7 +15,7 @@ from benchmarks.averaging.runs import EXEC_S, SIGMA, Case, Curve, Point, Runs, T
 from benchmarks.table import Cell, write
 from master.simulation.scenario import MachineSpeeds
 from master.store.settings import STEPS_EACH
-from master.telemetry.staffing import MIN_WORKERS
+from master.telemetry.worth import MIN_WORKERS
 
 LONGER = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # times the program's epochs
 NEAR = 0.01  # of the loop's final metric

@@ -70,8 +70,8 @@ def added_sizes(batch: int, min_batch: int, live: int) -> tuple[int, int]:
 def batch_and_rate(
     batch: int, min_batch: int, live: int, added: int = 0, *, keeps_rate: bool = False
 ) -> tuple[int, float]:
-    """Return (vertices of a worker's batch, factor of the learning rate) among `live` workers, for a program whose batch
-    is `batch`. `added` is the size of batches whose steps are added; 0: replicas are averaged."""
+    """Return (vertices of a worker's batch, factor of the learning rate) among `live` workers, where `batch` is that of
+    the program. `added` is the size of batches whose steps are added; 0: replicas are averaged."""
     if added:
         return added, added_rate(added / batch, live)
     size = batch_size(batch, min_batch, live)

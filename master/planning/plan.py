@@ -24,7 +24,7 @@ from master.planning.lifetime_sources import LifetimeEstimate, estimate_lifetime
 from master.planning.master_load import MasterLoad, measure
 from master.planning.options import PlanOptions
 from master.store.reader import PushCosts
-from master.telemetry.staffing import RunLength, worker_limit
+from master.telemetry.worth import RunLength, worker_limit
 
 PUSH_S = 0.1  # default cost of a push
 REPLAYED, LIVES = 25, 20_000  # number of sizes to replay for a plot; number of lives to draw from a given distribution

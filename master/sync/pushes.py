@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -37,7 +37,7 @@ from master.sync.gate import GateResult
 from master.sync.merger import Merged, Merger
 from master.sync.recovery import Recovery
 from master.sync.rows import PendingReply
-from master.sync.spread import PushSpread, helpful_workers
+from master.telemetry.worth import KeptTraining, kept_share
 from master.trust.trust import Trust
 
 Array = NDArray[Any]
@@ -47,6 +47,8 @@ Array = NDArray[Any]
 MAX_NAMES = 64
 #: Maximum number of names that only one job logs under. One push can contain as many names.
 MAX_NAMES_ALONE = MAX_LOGGED
+#: Pushes between two records of how much of the workers' training is kept.
+KEPT_EVERY = 32
 #: The job that logs under a name, while it is the only one; empty as soon as a second job logs under the name.
 Loggers = frozenset[str]
 
@@ -195,8 +197,8 @@ class Pushes:
         self._leases = leases
         self._merger = merger
         self._moments = recovery.moments
-        # Integers and running statistics are not trained, and would distort the noise scale.
-        self._spread = PushSpread(lambda name: name in merger.groups and merger.groups[name].near)
+        self._kept = KeptTraining(**store.ledger.get(KeptTraining.FACT, {}))
+        self._kept_pushes = 0  # pushes in `_kept` that are not recorded yet
         self._trust = trust
         self._failures = recovery.failures
         self._events = events
@@ -265,7 +267,8 @@ class Pushes:
             self._record_altered(Alteration.CLIPPED, pending, clipped, now)
         # From here on the replica is changed; everything above could still refuse the push.
         self._store.replica.put(merged.modules, merged.rows, self._version)
-        self._spread.add(worker, pending.content.replica, base, push.vertices)
+        share = kept_share(merge.live, averages=self._merger.averages, added=added)
+        self._kept.add(push.vertices, share)
         self._take_moments(pending, now, trusted=not decision.flagged)
         pending.pushed, pending.as_pushed = taken_rows(pending.content.replica.rows, merged.rows)
         pending.release()
@@ -407,9 +410,10 @@ class Pushes:
         sha256 = store.replica.commit_version(version, store.ledger.credited)
         self._hook("after-version")
         store.ledger.add_version(version, sha256, len(accepted), now)
-        if self._spread.due:
-            workers, reason = helpful_workers(self._spread.facts)
-            store.ledger.set("helpful", {"workers": workers, "reason": reason})
+        self._kept_pushes += len(accepted)
+        if complete or self._kept_pushes >= KEPT_EVERY:
+            self._kept_pushes = 0
+            store.ledger.set(KeptTraining.FACT, asdict(self._kept))
         if store.fields.any:
             patch = store.fields.write_patch(version, [push.fields for push in accepted])
             store.ledger.add_patch(version, min(epochs), patch)
@@ -424,9 +428,6 @@ class Pushes:
             vertices, epoch_s = self._leases.epochs.vertex_count, store.ledger.epoch_s(epoch)
             facts = {"epoch": epoch + 1, "version": version, "vertices": vertices, "epoch_s": epoch_s}
             self._events.record("epoch", facts, f"epoch {epoch + 1} is credited in full, in version {version}")
-            workers, reason = helpful_workers(self._spread.facts)
-            text = f"{'unknown' if workers is None else f'{workers:,} workers'}: {reason}"
-            self._events.record("helpful", {"epoch": epoch + 1, "workers": workers}, text, quiet=True)
 
 
 def _named(tensors: frozenset[str]) -> str:

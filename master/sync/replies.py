@@ -192,6 +192,13 @@ class PushPace:
             assignment.max_added = (self._program.update.batch or 1) if added else 0
             self._ledger.worker_push_interval(record.name, every, reason)
 
+    def alone(self) -> PaceFacts | None:
+        """Return the facts of a worker on an average machine, as if it were alone; None while it is open whether steps
+        are added, because the cost of a push is not measured yet."""
+        if self._can_add and self.sizes.push_every is None and self._leases.sizing.measures.push_s() is None:
+            return None
+        return self.facts(WorkerRecord(""), 1)
+
     def facts(self, record: WorkerRecord, live: int) -> PaceFacts:
         """Return the facts that decide the pace of a worker among `live` workers."""
         update, sizing = self._program.update, self._leases.sizing

@@ -1,9 +1,5 @@
 """Policy for the number of workers: how many to submit, which to release, which are lost, when to stop submitting.
 
-`worker_limit` bounds the number by the length of the run. Replicas that workers train separately are averaged, and an
-average is no further trained than one of them. So with more workers the same vertices train the model less, however
-often workers push (`docs/averaging.md`): with too few steps per worker, a run ends sooner but with a worse model.
-
 `Heartbeats` finds workers that are silent (no message, no heartbeat) or stuck (heartbeats, but no progress).
 """
 
@@ -20,7 +16,6 @@ from gridml.carriers.base import Heartbeat
 from gridml.errors import UNFIT, RunError, StorageError
 from master.state.failures import GiveUpReason
 from master.state.worker_records import LostWorker, WorkerRecord, WorkerStatus, WorkerTable
-from master.store.settings import STEPS_EACH
 
 MIN_IDLE_JOBS = 10  # this many jobs may always wait, even in a pool that is unknown or starts none
 RECENT_S = 60.0  # window for the rate of starts: a pool is expected to start as many jobs in the next window
@@ -303,28 +298,3 @@ class Heartbeats:
         patience = silence_limit_s(self._limit(record), out_of_reach=signs.out_of_reach)
         signs.check_s = signs.last_s + (patience if signs.heartbeat_read else patience / 2)
         heappush(self._looks, (signs.check_s, record.name))
-
-
-# This many workers are always allowed, because batches of a quarter of the size make up for averaging
-# (`gridml.engine.pace`).
-MIN_WORKERS = 4
-
-
-@dataclass(frozen=True)
-class RunLength:
-    """The amount of training in a run."""
-
-    vertices: int  #: vertices of all epochs together
-    batch: int  #: vertices of a batch
-    steps_each: int = STEPS_EACH  #: batches that each worker should train at least; 0: no minimum
-
-
-def worker_limit(length: RunLength) -> tuple[int | None, str]:
-    """Return the largest useful number of workers for a run's length, and the reason; None: no limit."""
-    if length.steps_each < 1:
-        return None, "however little each trains"
-    count = max(MIN_WORKERS, length.vertices // (length.batch * length.steps_each))
-    return count, (
-        f"{length.vertices:,} vertices are {length.vertices // length.batch:,} batches of {length.batch:,}, and of "
-        f"more than {count:,} workers each would train fewer than {length.steps_each:,}"
-    )

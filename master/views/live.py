@@ -206,6 +206,8 @@ def _workers(progress: RunProgress) -> list[tuple[str, str]]:
         facts.append(("staleness", f"{progress.staleness:.1f}"))
     if progress.goodput is not None:
         facts.append(("goodput", f"{progress.goodput:.0%}"))
+    if progress.worth is not None:
+        facts.append(("worth", f"{progress.worth:.2g} workers"))
     return facts
 
 

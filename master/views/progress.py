@@ -12,10 +12,11 @@ from typing import Any
 from master.state.failures import AVOID_AFTER, Alteration
 from master.state.jobs import State
 from master.store.journal import WARNINGS
-from master.store.reader import LOGGED_SETTINGS, NO_HEADWAY, read_facts, read_metrics
+from master.store.reader import LOGGED_SETTINGS, NO_HEADWAY, RunClock, read_facts, read_metrics
 from master.store.rundir import RunStatus
 from master.store.schema import read_recent
 from master.store.spec import FACT
+from master.telemetry.worth import KeptTraining, WorthFacts, worth
 from master.views.distrust import (
     AvoidedMachine,
     QuarantinedWorker,
@@ -109,8 +110,8 @@ class RunProgress:
     unreadable: int = 0  #: number of messages that were damaged or malformed
     warnings: list[RecentWarning] = field(default_factory=list)  #: the last warnings since this master began
     no_headway: NoHeadway | None = None  #: None: the run makes headway
-    helpful: int | None = None  #: estimated number of workers beyond which more would hardly help
-    helpful_because: str | None = None
+    worth: float | None = None  #: time that one worker would need for the same progress, over the time of the workers
+    worth_because: str | None = None
     placement: str | None = None
     settings: list[str] = field(default_factory=list)  #: batch and learning rates used instead of the program's
 
@@ -175,21 +176,29 @@ def read_progress(connection: sqlite3.Connection, now: float) -> RunProgress:
         no_headway=NoHeadway(stall["cause"], now - stall["since_s"], stall["reason"]) if is_stalled else None,
         warnings=[RecentWarning(max(0.0, now - at_s), text) for at_s, text in facts.get(WARNINGS, []) if at_s >= since],
         **read_choices(facts),
+        **read_worth(facts, spent_s, RunClock(facts.get("started_s", now), now, tuple(facts.get("gaps", [])))),
     )
 
 
 def read_choices(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the choices that the run made by itself, with reasons: number of workers, settings, placement. The keys
     are fields of RunProgress and of a report."""
-    asked, helpful = facts.get("asked") or {}, facts.get("helpful") or {}
+    asked = facts.get("asked") or {}
     return {
         "asked": asked.get("workers"),
         "asked_because": asked.get("reason"),
-        "helpful": helpful.get("workers"),
-        "helpful_because": helpful.get("reason"),
         "settings": [logged["text"] for logged in facts.get(LOGGED_SETTINGS, [])],
         "placement": facts.get(FACT, {}).get("text"),
     }
+
+
+def read_worth(facts: Mapping[str, Any], spent_s: float, clock: RunClock) -> dict[str, Any]:
+    """Return what the workers of a run are worth, and why. `spent_s` is as in `measured_goodput`. The keys are fields
+    of RunProgress and of a report."""
+    trained = KeptTraining(**facts.get(KeptTraining.FACT, {}))
+    elapsed_s = max(0.0, clock.at(clock.end_s))
+    found, reason = worth(WorthFacts(facts.get("workers") or 1, trained, spent_s, elapsed_s))
+    return {"worth": found, "worth_because": None if found is None else reason}
 
 
 def measured_goodput(spent_s: float, worker_s: float) -> float | None:

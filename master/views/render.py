@@ -85,6 +85,8 @@ def _speed(speed: RunSpeed) -> Iterator[tuple[str, str]]:
     flops = "" if speed.flops is None else f", {in_units(speed.flops, 'FLOPS')} credited"
     share = "unknown" if speed.goodput is None else f"{speed.goodput:.1%} of the workers' time"
     yield "goodput", share + flops
+    if speed.worth is not None:
+        yield "worth", f"{speed.worth:.2g} workers: {speed.worth_because}"
 
 
 def _pushes(sums: CreditSums) -> str:
@@ -96,8 +98,6 @@ def _pushes(sums: CreditSums) -> str:
 def _choices(choices: Choices) -> Iterator[tuple[str, RenderableType]]:
     if choices.asked is not None:
         yield "asked for", f"{choices.asked:,} workers, {choices.asked_because}"
-    if choices.helpful is not None:
-        yield "helpful", f"about {choices.helpful:,} workers: {choices.helpful_because}"
     if choices.settings:
         yield "settings", Group(*choices.settings)
     if choices.placement is not None:

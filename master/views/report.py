@@ -31,7 +31,7 @@ from master.store.schema import read_by_epoch
 from master.store.settings import Settings
 from master.views.distrust import read_altered, read_avoided_machines, read_quarantined
 from master.views.money import read_money
-from master.views.progress import measured_goodput, read_choices
+from master.views.progress import measured_goodput, read_choices, read_worth
 from master.views.render import as_text
 from master.views.report_parts import (
     Choices,
@@ -137,13 +137,15 @@ def _speed(db: sqlite3.Connection, facts: Mapping[str, Any], clock: RunClock, cr
     wall_s, flops_per_vertex = max(0.0, clock.at(clock.end_s)), facts.get("flops_per_vertex")
     lives = db.execute(_LIVES, (clock.end_s,)).fetchall()
     worker_s = sum(life_s for *_, life_s in lives)
+    spent_s = sum(credited_s(*life) for life in lives)
     return RunSpeed(
         wall_s=wall_s,
         worker_s=worker_s,
-        goodput=measured_goodput(sum(credited_s(*life) for life in lives), worker_s),
+        goodput=measured_goodput(spent_s, worker_s),
         flops=flops_per_vertex * credited / wall_s if flops_per_vertex and wall_s else None,
         flops_per_vertex=flops_per_vertex,
         vertices_per_s=credited / wall_s if wall_s else None,
+        **read_worth(facts, spent_s, clock),
     )
 
 

@@ -102,6 +102,8 @@ class RunSpeed:
     flops: float | None  #: floating-point operations per second of credited work
     flops_per_vertex: float | None
     vertices_per_s: float | None
+    worth: float | None  #: time that one worker would need for the same progress, over `wall_s`; None: no estimate
+    worth_because: str | None
 
 
 @dataclass(frozen=True)
@@ -126,8 +128,6 @@ class Choices:
 
     asked: int | None  #: workers last requested, if fewer than the settings say; None: as many as the settings say
     asked_because: str | None
-    helpful: int | None  #: estimated number of workers beyond which more would hardly help; None: no estimate
-    helpful_because: str | None
     settings: list[str]  #: batch and learning rates used instead of the program's
     placement: str | None
     stopped_early: str | None  #: reason why the run ended before the last epoch; None: it did not

@@ -184,8 +184,8 @@ def print_status(run: Path, *, as_json: bool, in_one_line: bool = False) -> None
         lines.append(f"Nothing was credited in {duration(stall.seconds)}: {stall.reason}")
     if progress.asked is not None:
         lines.append(f"{progress.asked:,} workers are asked for, {progress.asked_because}")
-    if progress.helpful is not None:
-        lines.append(f"About {progress.helpful:,} workers help: {progress.helpful_because}")
+    if progress.worth is not None:
+        lines.append(f"The workers are worth {progress.worth:.2g} of one: {progress.worth_because}")
     lines += (f"Settings: {settings}" for settings in progress.settings)
     if progress.placement is not None:
         lines.append(f"Placement: {progress.placement}")

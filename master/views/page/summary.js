@@ -67,7 +67,7 @@ function metricFigures(progress) {
 function notes(report, progress) {
   const sentences = [];
   if (report.asked !== null) sentences.push(`${count(report.asked)} workers are asked for, ${report.asked_because}`);
-  if (report.helpful !== null) sentences.push(`About ${count(report.helpful)} workers help: ${report.helpful_because}`);
+  if (report.worth !== null) sentences.push(`The workers are worth ${report.worth.toPrecision(2)} of one: ${report.worth_because}`);
   const stuck = progress.no_headway;
   if (stuck) sentences.push(`Nothing was credited in ${duration(stuck.seconds)}: ${stuck.reason}`);
   for (const settings of report.settings) sentences.push(`Settings: ${settings}`);

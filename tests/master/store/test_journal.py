@@ -42,7 +42,7 @@ def log(tmp_path: Path) -> Iterator[Log]:
 def test_an_event_is_reported_once_its_transaction_is_committed(log: Log) -> None:
     with log.ledger.transaction():
         log.events.record("epoch", {"epoch": 1}, "first")
-        log.events.record("helpful", {}, "only kept", quiet=True)
+        log.events.record("cut", {}, "only kept", quiet=True)
         log.events.record("sizing", {}, "second", why="Because")
         assert log.reported == [] and not log.path.exists()
     assert log.reported == ["first", "second"]
@@ -50,7 +50,7 @@ def test_an_event_is_reported_once_its_transaction_is_committed(log: Log) -> Non
         "epoch     first",
         "sizing    second",
     ]
-    assert log.rows == [(5.0, "epoch", "first"), (5.0, "helpful", "only kept"), (5.0, "sizing", "second. Because")]
+    assert log.rows == [(5.0, "epoch", "first"), (5.0, "cut", "only kept"), (5.0, "sizing", "second. Because")]
 
 
 def test_what_a_transaction_that_fails_says_has_not_happened(log: Log) -> None:

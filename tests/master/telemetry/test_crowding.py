@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from master.store.settings import STEPS_EACH
-from master.telemetry.staffing import MIN_WORKERS, RunLength, worker_limit
+from master.telemetry.worth import MIN_WORKERS, RunLength, worker_limit
 
 LENGTHS = st.builds(RunLength, st.integers(1, 10**12), st.integers(1, 10**6), st.integers(1, 10_000))
 

@@ -44,7 +44,6 @@ PROMISED: dict[str, set[str]] = {
     "evaluate": {"epoch"},
     "best": {"epoch", "version", "goal", "value"},
     "stopping": {"epochs", "reason"},
-    "helpful": {"epoch", "workers"},
     "submitted": {"workers", "first", "last", "present", "asked"},
     "running": PLACE,
     **dict.fromkeys(("evicted", "lost"), ENDED),

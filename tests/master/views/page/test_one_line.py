@@ -42,7 +42,6 @@ def hostile(finished: Path) -> Path:
         ledger.worker_failed("w1", 3, 1e6, FAKE)
         lease = LeaseState(1, 1, 0, 0, 64, 0, "w1")
         ledger.add_failure(lease, FAKE, Failure(1, 1, FAKE, "", -1, -1), FAKE, 105.0)
-        ledger.set("helpful", {"workers": 3, "reason": FAKE})
     return finished
 
 
