@@ -135,7 +135,9 @@ class WorkerLimit:
         self._seen: tuple[int, int] | None = None  # (target, requested) of the last step
         self._total = parts.leases.epochs.total
         self._sharing: int = parts.store.ledger.get(SHARING, 0)
-        self._review_s = -math.inf
+        self._review_s = (
+            self._cheap_s
+        ) = -math.inf  # time of the last review, and of the last that found costs low enough
         self._set((self._sharing, ""))
 
     def step(self, now: float) -> None:
@@ -143,7 +145,7 @@ class WorkerLimit:
         number."""
         if not self._review_s <= now < self._review_s + REVIEW_S:
             self._review_s = now
-            self._review()
+            self._review(now)
         workers, ledger = self._parts.workers, self._parts.store.ledger
         if self._seen == (workers.target, workers.requested):
             return
@@ -158,10 +160,13 @@ class WorkerLimit:
                 text = f"{workers.target:,} workers are asked for, {because}"
                 self._parts.events.record("asked", {"workers": workers.target, "wanted": workers.requested}, text)
 
-    def _review(self) -> None:
+    def _review(self, now: float) -> None:
         """Set the limit by what pushes cost now."""
         parts = self._parts
-        count, why = sharing_workers(parts.exchange.pace.alone(), self._sharing)
+        facts = parts.exchange.pace.alone()
+        if sharing_workers(facts, self._sharing)[0] >= self._sharing:
+            self._cheap_s = now
+        count, why = sharing_workers(facts, self._sharing, now - self._cheap_s)
         if count != self._sharing:
             self._sharing = count
             with parts.store.ledger.transaction():

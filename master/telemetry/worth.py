@@ -8,6 +8,7 @@ was measured (docs/averaging.md, "What workers are worth").
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -76,18 +77,24 @@ def worth(facts: WorthFacts) -> tuple[float | None, str]:
 MIN_WORKERS = 4
 # Costs must be this many times less than necessary before more workers are asked for, or more before fewer are.
 MARGIN = 1.5
+# For so long costs must be too high before fewer are asked for. A master that begins again measures how long pushes
+# waited for it.
+STAYS_S = 60.0
 
 
-def sharing_workers(facts: PaceFacts | None, before: int) -> tuple[int, str]:
+def sharing_workers(facts: PaceFacts | None, before: int, dear_s: float = math.inf) -> tuple[int, str]:
     """Return (largest number of workers that share each batch of the program with full effect, reason); 0: none can.
 
     Their steps are added, and the rate of a step is not cut for what others trained beside it. `facts` are those of a
     worker alone; None: costs are not measured yet. `before` is the last answer: it stays while costs are within a
-    factor of MARGIN of what it needs, so that workers do not come and go as costs vary.
+    factor of MARGIN of what it needs, or have been too high for less than STAYS_S (`dear_s`: for so many seconds), so
+    that workers do not come and go as costs vary.
     """
     if facts is None:
         return before, "" if before else "more are asked for if pushes turn out to be cheap"
     count = min(max(before, _sharing(facts, MARGIN)), _sharing(facts, 1 / MARGIN))
+    if count < before and dear_s < STAYS_S:
+        return before, f"pushes cost too much for so many to share a batch, but have done so for {dear_s:.0f} s only"
     if count == MAX_ADDED_PARTS:
         return count, f"no more than {count} workers share a batch"
     return count, f"pushes cost too much for more than {count} workers to share a batch" if count else ""

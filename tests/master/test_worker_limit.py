@@ -27,6 +27,7 @@ from remote.stepped import Trainer
 
 WANTED = 16
 COSTS = Costs(exec_s=0.01, start_s=0.1, push_s=0.01, boot_s=0.5)
+PROGRAMS = Path(__file__).parents[1] / "programs"
 Play = Callable[..., Path]
 
 
@@ -138,6 +139,47 @@ def test_counts_are_not_averaged(tmp_path: Path) -> None:
     play_scenario(settings, Scenario(Steady(WANTED), COSTS), root)
     assert submitted(root) == WANTED
     assert not announced(root)
+
+
+def shared(root: Path, push_s: float = 0.003, workers: int = WANTED, crash_every_s: float | None = None) -> list[str]:
+    """Play a run whose steps can be added: 9,600 vertices in batches of 64, of which each takes 3 ms. Return what was
+    said about the number of workers."""
+    file, costs = PROGRAMS / "steep.py", Costs(exec_s=0.003, start_s=0.1, push_s=push_s, boot_s=1.0)
+    settings = Settings(file, "simulated", workers, options=SimulatedOptions(None, None))
+    scenario = Scenario(Steady(workers), costs, travel_s=0.0005, turn_s=0.001, crash_every_s=crash_every_s)
+    play_scenario(settings, scenario, root, trainer=Trainer(file, costs))
+    verify_credits(root)
+    return announced(root)
+
+
+def test_where_steps_are_added_more_are_asked_for_once_pushes_are_known_to_be_cheap(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    first, *more = shared(root)
+    assert first.startswith("4 workers are asked for, of 16 wanted: ")
+    assert first.endswith("; more are asked for if pushes turn out to be cheap (--steps-each 0 asks for all)")
+    assert more == ["16 workers are asked for, all that are wanted"]
+    assert submitted(root) == WANTED and report(root).asked is None
+
+
+def test_no_more_are_asked_for_than_share_a_batch(tmp_path: Path) -> None:
+    *_, last = shared(tmp_path / "run", workers=20)
+    assert last == (
+        "16 workers are asked for, of 20 wanted: no more than 16 workers share a batch (--steps-each 0 asks for all)"
+    )
+
+
+def test_where_pushes_are_dear_they_are_as_many_as_the_run_is_long_enough_for(tmp_path: Path) -> None:
+    assert len(shared(tmp_path / "run", push_s=0.3)) == 1
+    assert submitted(tmp_path / "run") == 4
+
+
+def test_a_later_master_begins_with_the_number_of_the_one_before(tmp_path: Path) -> None:
+    """It has measured nothing yet, and releases no worker for that."""
+    said = shared(tmp_path / "run", crash_every_s=1.0)
+    with opened(tmp_path / "run") as ledger:
+        (masters,) = ledger.execute("SELECT value FROM run WHERE key = 'masters'").fetchone()
+    assert int(masters) >= 3
+    assert len(said) == 2
 
 
 @pytest.mark.parametrize("verb", ["run", "simulate"])

@@ -12,6 +12,7 @@ from gridml.engine.pace import MAX_ADDED_PARTS, PaceFacts, choose_pace
 from master.telemetry.worth import (
     MARGIN,
     MIN_WORKERS,
+    STAYS_S,
     KeptTraining,
     RunLength,
     WorthFacts,
@@ -124,6 +125,12 @@ def test_those_that_share_add_their_steps_at_the_full_rate(push_s: float, batch:
     fewer, more = (sharing_workers(alone(push_s, batch), each)[0] for each in (0, 16))
     assert fewer <= more
     assert min(max(before, fewer), more) == sharing_workers(alone(push_s, batch), before)[0]
+
+
+def test_costs_that_are_high_for_a_moment_release_no_worker() -> None:
+    dear = alone(travel_s=3.0)
+    assert sharing_workers(dear, 16, STAYS_S / 2)[0] == 16
+    assert sharing_workers(dear, 16, STAYS_S)[0] == 0
 
 
 @given(st.floats(1e-4, 0.1), st.lists(st.floats(0.83, 1.2), min_size=1, max_size=20))
