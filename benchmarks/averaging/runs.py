@@ -34,6 +34,7 @@ from master.simulation.world import play_scenario
 from master.store.reader import opened
 from master.store.settings import STEPS_EACH, Settings
 from master.sync import version_use
+from master.views.report import report
 from remote.stepped import Trainer
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
@@ -197,6 +198,7 @@ class Curve:
 
     points: tuple[Point, ...]  #: at the end of each epoch
     lives: int  #: workers that were used up
+    worth: float | None = None  #: what its report says that the workers were worth; None in runs that were kept earlier
 
     @property
     def final(self) -> float:
@@ -217,7 +219,7 @@ class Runs:
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         for kept in map(json.loads, lines):
             points = tuple(Point(*point) for point in kept["points"])
-            self._curves[Case(**kept["case"])] = Curve(points, kept["lives"])
+            self._curves[Case(**kept["case"])] = Curve(points, kept["lives"], kept.get("worth"))
 
     def __contains__(self, case: Case) -> bool:
         return case in self._curves
@@ -231,7 +233,8 @@ class Runs:
         chosen = {f.name: getattr(case, f.name) for f in fields(case) if getattr(case, f.name) != f.default}
         points = [[round(point.time_s, 2), round(point.value, 5)] for point in curve.points]
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"case": chosen, "points": points, "lives": curve.lives}) + "\n")
+            worth = {} if curve.worth is None else {"worth": round(curve.worth, 3)}
+            file.write(json.dumps({"case": chosen, "points": points, "lives": curve.lives, **worth}) + "\n")
 
 
 def push_s(interval: int) -> float:
@@ -282,4 +285,5 @@ def play(case: Case, device: str = CPU) -> Curve:
             rows = ledger.execute("SELECT closed_s, metrics FROM epochs ORDER BY epoch").fetchall()
             (began,) = ledger.execute("SELECT min(submitted_s) FROM workers").fetchone()
             (lives,) = ledger.execute("SELECT count(*) FROM workers WHERE started_s NOT NULL").fetchone()
-    return Curve(tuple(Point(at - began, float(json.loads(m)[task.metric])) for at, m in rows), lives)
+        worth = report(root).worth
+    return Curve(tuple(Point(at - began, float(json.loads(m)[task.metric])) for at, m in rows), lives, worth)

@@ -15,6 +15,7 @@ from chunk_model.kaplan_meier import KaplanMeier
 from chunk_model.lifetime import LifetimeError
 from chunk_model.paper import deterministic_chunk
 from chunk_model.replay import replay
+from gridml.engine.pace import PaceFacts
 from gridml.errors import UsageError
 from gridml.protocol.compression import NONE
 from gridml.protocol.compression import check as check_formats
@@ -24,7 +25,7 @@ from master.planning.lifetime_sources import LifetimeEstimate, estimate_lifetime
 from master.planning.master_load import MasterLoad, measure
 from master.planning.options import PlanOptions
 from master.store.reader import PushCosts
-from master.telemetry.worth import RunLength, worker_limit
+from master.telemetry.worth import RunLength, sharing_workers, worker_limit
 
 PUSH_S = 0.1  # default cost of a push
 REPLAYED, LIVES = 25, 20_000  # number of sizes to replay for a plot; number of lives to draw from a given distribution
@@ -63,6 +64,9 @@ class Plan:
     length: RunLength | None = None  #: length of the run; None: not known
     load: MasterLoad | None = None  #: measured cost of a push; None: no --replica was given
     placement: PlannedPlacement | None = None  #: placement of the run; None: no --program, or nothing to place
+    #: number of workers that can share each batch, if the program's steps can be added; None: no batch, or no cost of a
+    #: push was given or measured
+    sharing: int | None = None
 
     @property
     def paper(self) -> SizeCandidate:
@@ -94,8 +98,8 @@ class Plan:
         `lives` is the source of `lifetime`, `why` is the reason for its family, and `families` is the score of each
         family. `curve` is goodput by chunk size. `regret` is the share of the best goodput that the choice could lose
         because only a sample of lives was observed. `master` is the measured cost of a push and the number of workers
-        that this cost allows. `useful_workers` is the number of workers that the run is long enough for. `placement` is
-        the placement that a run would make.
+        that this cost allows. `useful_workers` is the number of workers that the run is long enough for, and
+        `sharing_workers` the number that can share each batch. `placement` is the placement that a run would make.
         """
         choice, selected = self.choice, self.estimate.selected
         return {
@@ -112,6 +116,7 @@ class Plan:
             "regret": None if choice.regret is None else {"median": choice.regret[0], "p95": choice.regret[1]},
             "paper": {"chunk": self.paper.chunk, "goodput": self.paper.goodput},
             "useful_workers": None if self.useful is None else self.useful[0],
+            "sharing_workers": self.sharing,
             "master": None
             if self.load is None
             else {**dataclasses.asdict(self.load), "most_workers": self.max_workers},
@@ -171,7 +176,9 @@ def make_plan(options: PlanOptions, notify: Callable[[str], None] = lambda text:
     )
     try:
         choice = choose(estimate.lifetime, costs, work, observations=estimate.observations)
-        return Plan(choice, estimate, costs, work, _candidates(choice, costs, many=many), length, load, placement)
+        candidates = _candidates(choice, costs, many=many)
+        sharing = None if options.no_push else _sharing(length, exec_s, options.push_cost, measured, load)
+        return Plan(choice, estimate, costs, work, candidates, length, load, placement, sharing)
     except (ChoiceError, ChunkError, CostError, LifetimeError) as error:
         raise UsageError(str(error)) from error
 
@@ -181,6 +188,31 @@ def _push_least_s(measured: PushCosts | None, load: MasterLoad | None, workers: 
     master takes to merge one push of every worker, whichever is longer. A time that was not measured counts as 0."""
     merge_s = load.push_s if load is not None else 0.0 if measured is None else measured.merge_s
     return max(0.0 if measured is None else measured.travel_s, merging_s(workers, merge_s))
+
+
+def _sharing(
+    length: RunLength | None,
+    exec_s: float,
+    push_s: float | None,
+    measured: PushCosts | None,
+    load: MasterLoad | None,
+) -> int | None:
+    """Return how many workers can share each batch by the costs of a push that were given (`push_s`) or measured."""
+    merge_s = load.push_s if load is not None else 0.0 if measured is None else measured.merge_s
+    if push_s is None:
+        push_s = merge_s if measured is None else measured.push_s
+    if length is None or push_s + merge_s <= 0:
+        return None
+    facts = PaceFacts(
+        1,
+        length.batch,
+        can_add=True,
+        speed=1 / exec_s,
+        push_s=push_s + merge_s,
+        travel_s=0.0 if measured is None else measured.travel_s,
+        merging_s=merging_s(1, merge_s),
+    )
+    return sharing_workers(facts, 0)[0]
 
 
 def _length(options: PlanOptions, vertices: int | None) -> RunLength | None:

@@ -50,6 +50,9 @@ def _header(plan: Plan) -> Iterator[tuple[str, RenderableType]]:
     yield "goodput", f"{_percent(choice.goodput)} of the machines' time"
     if plan.useful is not None:
         yield "workers", f"at most {plan.useful[0]:,} are useful: {plan.useful[1]}"
+    if plan.sharing is not None:
+        few = f"{plan.sharing:,} can share each batch" if plan.sharing else "pushes cost too much to share a batch"
+        yield "", f"{few}, if the program's steps can be added"
     if plan.load is not None:
         yield "master", _load(plan, plan.load)
     if plan.placement is not None:

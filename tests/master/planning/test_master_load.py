@@ -83,6 +83,15 @@ def test_a_plan_says_for_how_many_a_run_is_long_enough() -> None:
     assert make_plan(OPTIONS).useful is None
 
 
+@pytest.mark.parametrize(("push_cost", "sharing"), [(0.01, 16), (2.0, 11), (100.0, 0), (None, None)])
+def test_a_plan_says_how_many_can_share_a_batch_at_a_cost_of_pushes_that_is_known(
+    push_cost: float | None, sharing: int | None
+) -> None:
+    plan = make_plan(replace(OPTIONS, epochs=3, batch=64, t_exec=0.5, push_cost=push_cost))
+    assert plan.sharing == plan.to_json()["sharing_workers"] == sharing
+    assert make_plan(replace(OPTIONS, push_cost=0.01)).sharing is None  # the batch is not known
+
+
 @pytest.mark.parametrize(
     ("text", "nbytes"), [("100MB", 10**8), ("250kB", 250_000), ("1.5 GB", 15 * 10**8), ("4", 4), (".5M", 500_000)]
 )
