@@ -223,8 +223,9 @@ class Session:
         lease, start = action.lease, action.start
         program, keeps_rate = self._engine.program, self._engine.program.update.keeps_rate
         batch, live, added = program.update.batch or 1, action.live, action.added
-        size, scale = batch_and_rate(batch, program.min_target_batch, live, added, keeps_rate=keeps_rate)
-        missed = steps_missed(live) if added else 0
+        others = action.others
+        size, scale = batch_and_rate(batch, program.min_target_batch, live, added, others, keeps_rate=keeps_rate)
+        missed = steps_missed(others) if added else 0.0
         # Rows before `trained` are trained. The rest of the lease is credited with the last batch, without training.
         trained = min(action.stop, lease.stop - lease.untrained - lease.start)
         if trained <= start:

@@ -143,7 +143,7 @@ class Engine:
         whole = int(ends[np.searchsorted(ends, until, side="right") - 1]) if ends[0] <= until else 0
         return (whole, True) if whole > at else (until, False)
 
-    def train(self, start: int, stop: int, factor: float, scale: float = 1.0, others: int = 0) -> None:
+    def train(self, start: int, stop: int, factor: float, scale: float = 1.0, others: float = 0.0) -> None:
         """Run f on rows [start, stop). The learning rate is the user's times the schedule's `factor` and the `scale` of
         the batch. If the steps of `others` are added to this one, f runs where these are expected to lead.
 

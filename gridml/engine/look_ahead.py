@@ -56,7 +56,7 @@ class LookAhead:
         self._last.clear()
 
     @contextmanager
-    def batch(self, optimisers: Sequence[Any], others: int) -> Iterator[None]:
+    def batch(self, optimisers: Sequence[Any], others: float) -> Iterator[None]:
         """Train a batch in this context, with the parameters moved by the expected steps of `others`. If it fails, the
         parameters are unusable, as after every failed batch."""
         import torch

@@ -28,9 +28,11 @@ MAX_BUDGET_FACTOR = 8  # pushes may take this many times their share of the time
 MAX_ADDED_PARTS = 16
 # Batches of the program that others may train while a worker trains a batch whose step is added.
 MAX_MISSED_BATCHES = 2.0
-# Steps are added if a push costs at most this share of its batch's time. For that the batch may grow to twice its share
-# of the program's. Averaged replicas of four workers are worth two loops, so a third of the time is well spent.
+# A batch whose step is added grows to twice its share of the program's batch if a push costs more than this share of its
+# time, or is longer under way than it takes.
 MAX_ADDED_COST = 0.5
+# The averaged replicas of W workers are worth at most W to this power loops; steps are added where they are worth more.
+AVERAGED_POWER = 0.5
 
 
 def batch_size(batch: int, min_batch: int, live: int) -> int:
@@ -54,11 +56,11 @@ def rate_scale(share: float, *, keeps_rate: bool = False) -> float:
     return 1.0 if keeps_rate else math.sqrt(share)
 
 
-def added_rate(share: float, live: int) -> float:
+def added_rate(share: float, others: float) -> float:
     """Return the factor of the learning rate for a batch of `share` (0 to 1) times the size of the program's, whose
-    step is added to those of `live` workers: `share`, so that the steps of a whole batch together are as long as the
-    program's own step, and less if more than `MAX_MISSED_BATCHES` batches of others were trained beside it."""
-    return min(share, MAX_MISSED_BATCHES / max(1, live - 1))
+    step is added: `share`, so that the steps of a whole batch together are as long as the program's own step, and less
+    if more than `MAX_MISSED_BATCHES` batches of other workers are trained beside it. `others`: see `Pace`."""
+    return share / max(1.0, share * others / MAX_MISSED_BATCHES)
 
 
 def added_sizes(batch: int, min_batch: int, live: int) -> tuple[int, int]:
@@ -68,20 +70,22 @@ def added_sizes(batch: int, min_batch: int, live: int) -> tuple[int, int]:
 
 
 def batch_and_rate(
-    batch: int, min_batch: int, live: int, added: int = 0, *, keeps_rate: bool = False
+    batch: int, min_batch: int, live: int, added: int = 0, others: float = 0.0, *, keeps_rate: bool = False
 ) -> tuple[int, float]:
     """Return (vertices of a worker's batch, factor of the learning rate) among `live` workers, where `batch` is that of
-    the program. `added` is the size of batches whose steps are added; 0: replicas are averaged."""
+    the program. `added` is the size of batches whose steps are added (0: replicas are averaged), `others` as in
+    `Pace`."""
     if added:
-        return added, added_rate(added / batch, live)
+        return added, added_rate(added / batch, others)
     size = batch_size(batch, min_batch, live)
     return size, rate_scale(size / batch, keeps_rate=keeps_rate)
 
 
-def steps_missed(live: int) -> int:
-    """Return the steps that the other workers add between the version from which a worker trains a batch and the merge
-    of its own step: two each, because the push of one batch travels while the worker trains the next."""
-    return 2 * (live - 1)
+def steps_missed(others: float) -> float:
+    """Return how far the other workers go between the version from which a worker trains a batch and the merge of its
+    own step, in lengths of that step: twice as far as while it trains one batch (`others`), because the push of one
+    batch travels while the worker trains the next."""
+    return 2 * others
 
 
 def next_batch(left: int, size: int, least: int, *, alike: bool) -> int:
@@ -98,6 +102,14 @@ def next_batch(left: int, size: int, least: int, *, alike: bool) -> int:
     return -(-left // min(-(-left // size) if alike else 2, most))
 
 
+class TypicalCosts(NamedTuple):
+    """The costs of a typical worker of a run, from which the merging of all workers is chosen together."""
+
+    speed: float  #: vertices that it trains per second: the mean of live workers; 0: not measured
+    push_s: float  #: seconds that a push costs it and the master, a median; 0: not measured
+    travel_s: float  #: seconds from sending a push to its reply, a median; 0: not measured
+
+
 class PaceFacts(NamedTuple):
     """The facts that decide the pace of one worker."""
 
@@ -105,15 +117,15 @@ class PaceFacts(NamedTuple):
     batch: int  #: vertices of the program's batch
     min_batch: int = 1  #: the smallest batch that workers may take in its place
     keeps_rate: bool = False  #: a smaller batch has the program's rates, too
-    can_add: bool = False  #: the steps of small batches may be added (`Program.adds_steps`)
     speed: float = 0.0  #: vertices that the worker trains per second; 0: not measured
     push_s: float = 0.0  #: seconds that a push costs this worker and the master; 0: not measured
     budget: float = 1.0  #: share of the time that pushes may take
     drift: float = 0.0  #: share of its distance to its optimum that a row moves per vertex; 0: unknown
-    travel_s: float = 0.0  #: seconds from sending a push to its reply
     merging_s: float = 0.0  #: shortest interval in which one master merges the pushes of all workers
     max_interval_s: float = math.inf  #: longest interval that the lifetimes of workers allow; infinity: unknown
     asked: int | None = None  #: the interval that the user wants
+    #: the costs that decide whether steps are added; None for a program whose steps may not be (`Program.adds_steps`)
+    typical: TypicalCosts | None = None
 
 
 class PaceChoice(NamedTuple):
@@ -122,7 +134,9 @@ class PaceChoice(NamedTuple):
     batch: int  #: vertices of a batch
     rate: float  #: factor of the program's learning rates
     push_every: int  #: vertices between two pushes
-    added: bool = False  #: a push has the step of one batch, and is added; otherwise replicas are averaged
+    #: vertices of a typical worker's batch, if a push has the step of one batch, and is added; 0: replicas are averaged
+    added: int = 0
+    others: float = 0.0  #: as in `Pace`
 
 
 def choose_pace(facts: PaceFacts) -> tuple[PaceChoice, str]:
@@ -131,29 +145,55 @@ def choose_pace(facts: PaceFacts) -> tuple[PaceChoice, str]:
     Where pushes are cheap, workers share each batch of the program and push the step of each part, and the master adds
     the steps: W workers take the steps of a plain loop in nearly 1/W of its time. Where pushes are dear, workers take
     many steps before they push, and their replicas are averaged.
+
+    Workers whose replicas are averaged would pull back those whose steps are added. So that is decided by the costs of
+    the typical worker, alike for all workers.
     """
-    added, why = _added_batch(facts)
-    batch, rate = batch_and_rate(facts.batch, facts.min_batch, facts.live, added, keeps_rate=facts.keeps_rate)
-    if added:
-        return PaceChoice(batch, rate, added, added=True), why
-    every, reason = (facts.asked, "asked for") if facts.asked is not None else _push_every(facts, batch)
+    typical, why = _added_batch(facts)
+    if typical:
+        added, others = _own_part(facts, typical)
+        rate = added_rate(added / facts.batch, others)
+        return PaceChoice(added, rate, added, typical, others), why
+    batch, rate = batch_and_rate(facts.batch, facts.min_batch, facts.live, keeps_rate=facts.keeps_rate)
+    if facts.asked is not None:
+        return PaceChoice(batch, rate, facts.asked), "asked for"
+    if why:
+        return PaceChoice(batch, rate, batch), why
+    every, reason = _push_every(facts, batch)
     return PaceChoice(batch, rate, every), reason
 
 
 def _added_batch(facts: PaceFacts) -> tuple[int, str]:
-    """Return (vertices of a batch whose step is added, reason); 0: replicas are averaged.
+    """Return (vertices of a typical worker's batch whose step is added, reason); 0: replicas are averaged. Then the
+    reason is that of a first push after one batch, or "".
 
     It is a worker's part of the program's batch. The next one is trained while a push is under way, so that its way
-    costs nothing while it is no longer than a batch takes.
+    costs nothing while it is no longer than a batch takes; then the worker waits.
     """
-    if not facts.can_add or facts.keeps_rate or facts.asked is not None or facts.live < 2 or facts.speed <= 0:
-        return 0, "replicas are averaged"
+    costs = facts.typical
     part, most = added_sizes(facts.batch, facts.min_batch, facts.live)
-    cost = facts.speed * facts.push_s
-    size = max(part, math.ceil(cost / MAX_ADDED_COST), math.ceil(facts.speed * max(facts.travel_s, facts.merging_s)))
-    if size > most or size > facts.max_interval_s * facts.speed:
-        return 0, "replicas are averaged"
+    if costs is None or facts.keeps_rate or facts.asked is not None or facts.live < 2 or part > most:
+        return 0, ""
+    if costs.speed <= 0:
+        return 0, "one batch: the costs of a push are not measured yet"
+    cost, way = costs.speed * costs.push_s, costs.speed * max(costs.travel_s, facts.merging_s)
+    size = max(part, min(most, math.ceil(max(cost / MAX_ADDED_COST, way))))
+    used = size / max(size + cost, way)  # share of a worker's time in which it trains
+    if facts.live * used < facts.live**AVERAGED_POWER or size > facts.max_interval_s * costs.speed:
+        return 0, ""
     return size, f"steps are added: a push costs as much time as {cost:.2g} vertices"
+
+
+def _own_part(facts: PaceFacts, typical: int) -> tuple[int, float]:
+    """Return (vertices of a worker's batch, how far the others go meanwhile in lengths of its step), where a typical
+    worker's batch has `typical` vertices.
+
+    A faster worker has a larger part, so that parts take equally long, and all miss equally many steps of others.
+    """
+    assert facts.typical is not None, "steps are added by typical costs"
+    ratio = facts.speed / facts.typical.speed if facts.speed > 0 else 1.0
+    own = max(facts.min_batch, min(facts.batch, round(typical * ratio)), 1)
+    return own, max(0.0, (facts.live * typical - own) / own)
 
 
 def _push_every(facts: PaceFacts, batch: int) -> tuple[int, str]:
@@ -224,7 +264,9 @@ def used_settings(program: Program, workers: int, added: int = 0, *, adds: bool 
     """Return (the settings of each of `workers` workers, the same as text). `added` is the size of the batches whose
     steps are added; 0: replicas are averaged, but if `adds` their steps may be added later (`Program.adds_steps`)."""
     whole, keeps_rate = program.update.batch or 1, program.update.keeps_rate
-    size, rate = batch_and_rate(whole, program.min_target_batch, workers, added, keeps_rate=keeps_rate)
+    size, rate = batch_and_rate(
+        whole, program.min_target_batch, workers, added, workers - 1.0, keeps_rate=keeps_rate
+    )
     largest = max(size, next_batch(whole, size, program.min_actual_batch, alike=workers > 1))
     used = UsedSettings(workers, size, largest, rate, bool(added))
     who = "1 worker" if workers == 1 else f"{workers:,} workers"
@@ -275,7 +317,7 @@ def _added(program: Program, used: UsedSettings) -> str:
     part, most = added_sizes(batch, program.min_target_batch, used.workers)
     if used.added or used.workers == 1 or part > most:
         return ""
-    rates = [f"{added_rate(size / batch, used.workers):.2g}" for size in (part, most)]
+    rates = [f"{added_rate(size / batch, used.workers - 1):.2g}" for size in (part, most)]
     sizes, times = f"{part:,}", rates[0]
     if part < most:
         sizes, times = f"{part:,} to {most:,}", " to ".join(rates)

@@ -141,6 +141,7 @@ class Pace:
     push_s: float = MAX_PUSH_INTERVAL_S  # seconds since the last push after which the next one is due
     per_epoch: int = 0  # vertices of an epoch; 0 if the run has one epoch
     added: int = 0  # vertices of a batch, if the master adds the step of each batch; 0: it averages replicas
+    others: float = 0.0  # how far other workers go while a batch is trained, in lengths of its step, if steps are added
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,7 @@ class Train(NamedTuple):
     per_epoch: int  # vertices of an epoch
     version: int  # version of the replica that the training is based on
     added: int = 0  # as in `Pace`
+    others: float = 0.0  # as in `Pace`
 
     @property
     def share(self) -> float:

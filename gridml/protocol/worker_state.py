@@ -379,6 +379,7 @@ class WorkerState:
             per_epoch,
             self._version,
             pace.added,
+            pace.others,
         )
 
     def _copy(self, work: _Work) -> TakeSnapshot:

@@ -145,6 +145,7 @@ class AssignedWork:
     push_every: int = 0  #: vertices between two pushes, as in the last reply
     #: vertices that a push may have whose step is added, at most those of the program's batch; 0: replicas are averaged
     max_added: int = 0
+    others: float = 0.0  #: how far other workers go during a batch whose step is added, as in `Pace`
 
 
 @dataclass(slots=True, eq=False)

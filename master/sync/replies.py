@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from gridml.caching.master_copy import travels_as_step
 from gridml.carriers.base import MasterMailboxes
-from gridml.engine.pace import PaceFacts, choose_pace, poll_interval_s
+from gridml.engine.pace import PaceFacts, TypicalCosts, choose_pace, poll_interval_s
 from gridml.model.order import Touched, union, without
 from gridml.protocol.codec import Codec
 from gridml.protocol.compression import BFLOAT16
@@ -154,13 +154,16 @@ class PushPace:
         self._drift = 0.0
         #: CPU seconds that a push costs the master, a running mean; 0 before the first
         self.push_s = 0.0
-        #: vertices of a batch whose step is added, as a worker was told last; 0: replicas are averaged
+        #: costs of the typical worker, as of the last group of pushes; None if steps may not be added
+        self._typical = self._typical_costs()
+        #: vertices of a typical worker's batch whose step is added, as of the last reply; 0: replicas are averaged
         self.added = 0
 
     def merged(self, pushes: int, seconds: float) -> None:
         """Record the CPU seconds of merging a group of pushes. The first group sets the cost, so that its own replies
         use it."""
         self._drift = self._merger.drift
+        self._typical = self._typical_costs()
         if pushes and self.push_s == 0.0:
             self.push_s = seconds / pushes
 
@@ -179,14 +182,14 @@ class PushPace:
         every, added = assignment.push_every, assignment.push_every if assignment.max_added else 0
         credited, total = self._ledger.credited, self._leases.epochs.total
         every_s, per_epoch = push_at_least_s(live, self.push_s), self._leases.epochs.vertex_count
-        return Pace(live, credited, total, every, compress, every_s, per_epoch, added)
+        return Pace(live, credited, total, every, compress, every_s, per_epoch, added, assignment.others)
 
     def choose(self, pending: PendingReply) -> None:
         """Choose the pace of a worker from now on. It is set in the worker's record, and recorded if it changed."""
         pending.paced_for = max(1, self._leases.live)
         record, assignment = pending.record, pending.record.assignment
-        (_, _, every, added), reason = choose_pace(self.facts(record, pending.paced_for))
-        self.added = every if added else 0
+        (_, _, every, self.added, assignment.others), reason = choose_pace(self.facts(record, pending.paced_for))
+        added = self.added > 0
         if (every, added) != (assignment.push_every, assignment.max_added > 0):
             assignment.push_every = every
             assignment.max_added = (self._program.update.batch or 1) if added else 0
@@ -211,16 +214,23 @@ class PushPace:
             update.batch or 1,
             self._program.min_target_batch,
             keeps_rate=update.keeps_rate,
-            can_add=self._can_add,
             speed=sizing.rate(record) or 0.0,
             push_s=push_s,
             budget=self.sizes.push_budget,
             drift=self._drift,
-            travel_s=sizing.measures.travel_s(record.measured.kind) if self._can_add else 0.0,
             merging_s=merging_s(live, self.push_s),
             max_interval_s=sizing.max_interval_s(record),
             asked=self.sizes.push_every,
+            typical=self._typical,
         )
+
+    def _typical_costs(self) -> TypicalCosts | None:
+        """Return the measured costs of the typical worker, None if steps may not be added."""
+        if not self._can_add:
+            return None
+        measures = self._leases.sizing.measures
+        push_s = measures.typical("pushes") or self.push_s
+        return TypicalCosts(measures.speeds.mean or 0.0, push_s + self.push_s, measures.typical("travels"))
 
 
 class Lacking(NamedTuple):

@@ -7,10 +7,11 @@ dozen values of a measurement and a few hundred lives are kept, so memory grows 
 
 from __future__ import annotations
 
+import statistics
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -378,6 +379,12 @@ class Measures:
     def travel_s(self, name: str = "") -> float:
         """Return the seconds from sending a push to its answer, the shortest possible push interval."""
         return self._mean(name, "travels") or 0.0
+
+    def typical(self, what: Literal["pushes", "travels"]) -> float:
+        """Return the median of recent measurements of all workers, in seconds; 0 before any. A stalled worker does not
+        change it, as it would a mean."""
+        measured: deque[float] = getattr(self.all, what)
+        return statistics.median(measured) if measured else 0.0
 
     def delay(self, name: str = "") -> Delay:
         """Return the time, in addition to training, until a lease of a kind of worker is credited."""
