@@ -39,7 +39,7 @@ class SteppedEngine(Engine):
         self._rng_state = rng_state
         self.rows = 0  # of the last batch
 
-    def train(self, start: int, stop: int, factor: float, scale: float = 1.0, others: int = 0) -> None:
+    def train(self, start: int, stop: int, factor: float, scale: float = 1.0, others: float = 0.0) -> None:
         self.rows = stop - start
         self._rng_state.swap()
         try:

@@ -178,10 +178,17 @@ def _added_batch(facts: PaceFacts) -> tuple[int, str]:
         return 0, "one batch: the costs of a push are not measured yet"
     cost, way = costs.speed * costs.push_s, costs.speed * max(costs.travel_s, facts.merging_s)
     size = max(part, min(most, math.ceil(max(cost / MAX_ADDED_COST, way))))
-    used = size / max(size + cost, way)  # share of a worker's time in which it trains
-    if facts.live * used < facts.live**AVERAGED_POWER or size > facts.max_interval_s * costs.speed:
+    worth = facts.live * used_share(costs, facts.merging_s, size)
+    if worth < facts.live**AVERAGED_POWER or size > facts.max_interval_s * costs.speed:
         return 0, ""
     return size, f"steps are added: a push costs as much time as {cost:.2g} vertices"
+
+
+def used_share(costs: TypicalCosts, merging_s: float, size: int) -> float:
+    """Return the share of its time in which a typical worker trains, if it pushes after each batch of `size` vertices
+    and the master merges the pushes of all workers in `merging_s` seconds."""
+    trains_s = size / costs.speed
+    return trains_s / max(trains_s + costs.push_s, costs.travel_s, merging_s)
 
 
 def _own_part(facts: PaceFacts, typical: int) -> tuple[int, float]:

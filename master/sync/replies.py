@@ -198,11 +198,10 @@ class PushPace:
     def alone(self) -> PaceFacts | None:
         """Return the facts of a worker on an average machine, as if it were alone; None while it is open whether steps
         are added, because costs are not measured yet."""
-        sizing, average = self._leases.sizing, WorkerRecord("")
-        is_open = self._can_add and self.sizes.push_every is None
-        if is_open and None in (sizing.rate(average), sizing.push_s(average)):
+        measures, is_open = self._leases.sizing.measures, self._can_add and self.sizes.push_every is None
+        if is_open and None in (measures.push_s(), measures.speeds.mean):
             return None
-        return self.facts(average, 1)
+        return self.facts(WorkerRecord(""), 1)
 
     def facts(self, record: WorkerRecord, live: int) -> PaceFacts:
         """Return the facts that decide the pace of a worker among `live` workers."""

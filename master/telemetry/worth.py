@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gridml.engine.pace import MAX_ADDED_PARTS, PaceFacts, choose_pace
+from gridml.engine.pace import MAX_ADDED_PARTS, PaceFacts, TypicalCosts, choose_pace, used_share
 from master.store.settings import STEPS_EACH
 
 # Share of a worker's training that each further worker costs it, where whole replicas are averaged and where steps are
@@ -101,13 +101,22 @@ def sharing_workers(facts: PaceFacts | None, before: int, dear_s: float = math.i
 
 
 def _sharing(facts: PaceFacts, factor: float) -> int:
-    """Return how many workers can share a batch if costs are `factor` times what was measured."""
-    costs = facts._replace(push_s=factor * facts.push_s, travel_s=factor * facts.travel_s)
-    for count in range(MAX_ADDED_PARTS, 1, -1):
-        chosen, _ = choose_pace(costs._replace(live=count, merging_s=factor * count * facts.merging_s))
-        if chosen.added and chosen.rate == chosen.batch / facts.batch:
-            return count
-    return 0
+    """Return how many workers should share a batch if costs are `factor` times what was measured: with which number
+    most of them are worth most. More would wait for the master."""
+    if facts.typical is None or facts.typical.speed <= 0:
+        return 0
+    typical = facts.typical
+    costs = TypicalCosts(typical.speed, factor * typical.push_s, factor * typical.travel_s)
+    best, most = 0, 0.0
+    for count in range(2, MAX_ADDED_PARTS + 1):
+        merging_s = factor * count * facts.merging_s
+        chosen, _ = choose_pace(facts._replace(typical=costs, live=count, merging_s=merging_s))
+        if not chosen.added or chosen.rate < chosen.batch / facts.batch:
+            continue
+        worth = count * used_share(costs, merging_s, chosen.added) * kept_share(count, averages=True, added=True)
+        if worth > most:
+            best, most = count, worth
+    return best
 
 
 @dataclass(frozen=True)

@@ -24,16 +24,17 @@ PROGRAM = Path(__file__).parents[1] / "programs" / "steep.py"
 
 
 def played(
-    root: Path, workers: int, *, push_s: float = 0.005, slower: float = 1.0, kills: bool = False
+    root: Path, workers: int, *, push_s: float = 0.005, slower: float = 1.0, speeds: float = 0.3, kills: bool = False
 ) -> tuple[float, float, int]:
-    """Play a run in which a vertex takes 3 ms times `slower`, and a push `push_s` times that; return (excess error,
+    """Play a run in which a vertex takes 3 ms times `slower`, and a push `push_s` times
+    that, and the logarithm of machines' speeds has the deviation `speeds`; return (excess error,
     duration, pushes of at most one batch)."""
     costs = Costs(exec_s=0.003 * slower, start_s=0.1, push_s=push_s * slower, boot_s=1.0)
     script: Script = Steady(workers)
     if kills:
         script = ScriptedLives(workers, Exponential(3.0), 1, grace_s=0.5, late=0)
-    speeds = MachineSpeeds(sigma=0.3) if workers > 1 else MachineSpeeds()
-    scenario = Scenario(script, costs, speeds, travel_s=0.0005, turn_s=0.001, seed=0)
+    machines = MachineSpeeds(sigma=speeds) if workers > 1 else MachineSpeeds()
+    scenario = Scenario(script, costs, machines, travel_s=0.0005, turn_s=0.001, seed=0)
     settings = Settings(PROGRAM, "simulated", workers, steps_each=0, options=SimulatedOptions(None, None))
     play_scenario(settings, scenario, root, trainer=Trainer(PROGRAM, costs, 0))
     with opened(root) as ledger:
@@ -54,8 +55,18 @@ def test_workers_that_share_batches_train_as_one_does_in_less_time(tmp_path: Pat
 
 
 def test_where_pushes_are_dear_replicas_are_averaged(tmp_path: Path) -> None:
-    *_, parts = played(tmp_path / "run", 4, push_s=0.1)
+    *_, parts = played(tmp_path / "run", 4, push_s=0.3)
     assert parts < 100
+
+
+def test_no_replica_is_averaged_beside_added_steps_however_different_machines_are(tmp_path: Path) -> None:
+    """Averaged replicas of a few fast workers would pull back what the others add."""
+    played(tmp_path / "run", 8, speeds=1.5)
+    with opened(tmp_path / "run") as ledger:
+        reasons = [why for (why,) in ledger.execute("SELECT push_reason FROM workers")]
+        sizes = {stop - start for start, stop in ledger.execute("SELECT start, stop FROM credits")}
+    assert all(why.startswith("steps are added") for why in reasons)
+    assert len(sizes) > 8 and max(sizes) <= 64
 
 
 def test_a_run_says_what_it_uses(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gridml.engine.pace import (
     MAX_BUDGET_FACTOR,
     PaceFacts,
+    TypicalCosts,
     batch_size,
     choose_pace,
     next_batch,
@@ -82,11 +83,18 @@ def test_a_program_may_keep_its_rates() -> None:
 
 def test_the_interval_that_is_asked_for_is_used() -> None:
     facts = PaceFacts(4, 64, speed=1000.0, push_s=0.002, merging_s=10.0, max_interval_s=0.01, asked=7)
-    assert choose_pace(facts) == ((16, 0.5, 7, False), "asked for")
-    assert choose_pace(facts._replace(can_add=True)) == choose_pace(facts)
+    assert choose_pace(facts) == ((16, 0.5, 7, 0, 0.0), "asked for")
+    assert choose_pace(facts._replace(typical=COSTS)) == choose_pace(facts)
 
 
-CHEAP = PaceFacts(4, 64, can_add=True, speed=300.0, push_s=0.007, travel_s=0.01)  # a push costs 2.1 vertices
+COSTS = TypicalCosts(speed=300.0, push_s=0.007, travel_s=0.01)  # a push costs 2.1 vertices
+CHEAP = PaceFacts(4, 64, speed=300.0, push_s=0.007, typical=COSTS)
+
+
+def with_costs(facts: PaceFacts, **change: Any) -> PaceFacts:
+    """Return facts with other typical costs, and other facts."""
+    costs = {name: change.pop(name) for name in COSTS._fields if name in change}
+    return facts._replace(typical=COSTS._replace(**costs), **change)
 
 
 @pytest.mark.parametrize(
@@ -96,50 +104,77 @@ CHEAP = PaceFacts(4, 64, can_add=True, speed=300.0, push_s=0.007, travel_s=0.01)
         ({"live": 16}, 5),  # a 16th of the batch has 4 vertices, and a push may take half of the time of 5
         ({"live": 500}, 5),
         ({"push_s": 0.05}, 30),
+        ({"push_s": 0.1}, 32),  # 30 vertices, less than half of the time
         ({"min_batch": 20}, 20),
         ({"travel_s": 0.08}, 24),
         ({"merging_s": 0.08}, 24),
+        ({"travel_s": 0.2}, 32),  # the worker trains for a little more than half of the time
     ],
 )
 def test_where_pushes_are_cheap_the_steps_of_parts_of_a_batch_are_added(change: dict[str, Any], batch: int) -> None:
-    facts = CHEAP._replace(**change)
+    facts = with_costs(CHEAP, **change)
     chosen, reason = choose_pace(facts)
     rate = min(batch / 64, 2 / (facts.live - 1))
-    assert chosen == (batch, rate, batch, True)
+    assert chosen == (batch, pytest.approx(rate), batch, batch, facts.live - 1)
     assert reason.startswith("steps are added: a push costs as much time as ")
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"can_add": False},
         {"keeps_rate": True},
         {"live": 1},
-        {"speed": 0.0},
         {"asked": 64},
-        {"push_s": 0.06},  # 18 vertices, more than half of 32
-        {"travel_s": 0.11},  # the time of 33
+        {"push_s": 0.11},  # 33 vertices: pushes would take more than half of the time
+        {"travel_s": 0.22},  # the time of 66
+        {"live": 16, "push_s": 0.0853},  # 25.6 vertices: more than three quarters of the time
         {"min_batch": 64},
         {"batch": 1},
         {"max_interval_s": 0.01},
     ],
 )
 def test_otherwise_replicas_are_averaged(change: dict[str, Any]) -> None:
-    facts = CHEAP._replace(**change)
+    facts = with_costs(CHEAP, **change)
     chosen, _ = choose_pace(facts)
     assert not chosen.added
     assert chosen.batch == batch_size(facts.batch, facts.min_batch, facts.live)
+    assert choose_pace(CHEAP._replace(typical=None))[0] == (16, 0.5, 256, 0, 0.0)
 
 
-@given(lives, batches, st.floats(0, 1), st.floats(0, 1), st.floats(1, 1e5))
-def test_added_steps_are_never_longer_together_than_two_of_the_program(
-    live: int, batch: int, push_s: float, travel_s: float, speed: float
+def test_a_first_push_after_one_batch_measures_the_costs() -> None:
+    chosen, reason = choose_pace(with_costs(CHEAP, speed=0.0)._replace(speed=0.0))
+    assert chosen == (16, 0.5, 16, 0, 0.0)
+    assert reason == "one batch: the costs of a push are not measured yet"
+
+
+def test_parts_are_as_large_as_workers_are_fast_so_that_all_take_equally_long() -> None:
+    """A GPU beside three CPUs, and a worker that is five times slower than the typical one."""
+    fast, slow = choose_pace(CHEAP._replace(speed=900.0))[0], choose_pace(CHEAP._replace(speed=60.0))[0]
+    assert fast == (48, pytest.approx(0.75), 48, 16, pytest.approx(1 / 3))
+    assert slow == (3, pytest.approx(3 / 64), 3, 16, pytest.approx(61 / 3))
+    assert choose_pace(CHEAP._replace(speed=1e6))[0].batch == 64
+    assert choose_pace(CHEAP._replace(speed=1e-3, min_batch=2))[0].batch == 2
+
+
+@given(
+    st.integers(2, 1000),
+    batches,
+    st.floats(0, 1),
+    st.floats(0, 1),
+    st.floats(1, 1e5),
+    st.lists(st.floats(0.01, 100), min_size=2, max_size=5),
+)
+def test_all_workers_of_a_run_are_averaged_or_added_whatever_each_of_them_costs(
+    live: int, batch: int, push_s: float, travel_s: float, speed: float, ratios: list[float]
 ) -> None:
-    facts = PaceFacts(live, batch, can_add=True, speed=speed, push_s=push_s, travel_s=travel_s)
-    chosen, _ = choose_pace(facts)
-    if chosen.added:
-        assert (live - 1) * chosen.rate <= 2.0 and chosen.rate <= chosen.batch / batch <= 0.5
-        assert speed * max(2 * push_s, travel_s) <= chosen.batch
+    facts = PaceFacts(live, batch, typical=TypicalCosts(speed, push_s, travel_s))
+    chosen = [choose_pace(facts._replace(speed=ratio * speed, push_s=ratio * push_s))[0] for ratio in ratios]
+    assert len({each.added for each in chosen}) == 1
+    for each in chosen:
+        if each.added:
+            assert each.rate <= each.batch / batch <= 1.0
+            assert each.others * each.rate <= 2.0 + 1e-9
+            assert each.others * each.batch <= max(0, live * each.added - each.batch) + 1e-6
 
 
 @given(
@@ -157,7 +192,7 @@ def test_only_the_master_makes_an_interval_longer_than_the_rule_wants(
     ruled = choose_pace(free)[0].push_every
     longest = math.inf if longest_s is None else longest_s
     facts = free._replace(merging_s=live * merge_s, max_interval_s=longest)
-    (_, _, every, _), reason = choose_pace(facts)
+    (_, _, every, *_), reason = choose_pace(facts)
     assert reason
     merged = live * merge_s * speed
     assert batch <= every <= max(ruled, merged + batch)
@@ -169,7 +204,7 @@ def test_only_the_master_makes_an_interval_longer_than_the_rule_wants(
 
 def test_what_the_master_cannot_merge_is_not_pushed_whatever_the_rule_wants() -> None:
     facts = PaceFacts(2600, 1, speed=0.16, merging_s=728.0)
-    (_, _, every, _), reason = choose_pace(facts)
+    (_, _, every, *_), reason = choose_pace(facts)
     assert every == round(728 * 0.16) and reason == "116 vertices: the master merges no faster"
     assert choose_pace(facts._replace(max_interval_s=60.0))[0].push_every == every
     assert choose_pace(facts._replace(speed=0.0))[0].push_every == 10

@@ -96,8 +96,9 @@ class PaceDesk:
         self.reasons: list[tuple[Any, ...]] = []
         self.speed, self.chosen = speed, 0
         program = of(update=of(batch=64, keeps_rate=False), min_target_batch=1, adds_steps=lambda graph: True)
+        self.costs = {"pushes": push_s, "travels": 0.1}
         sizing = of(
-            measures=of(travel_s=lambda kind: 0.1),
+            measures=of(typical=self.costs.get, speeds=of(mean=speed)),
             push_s=lambda record: push_s,
             rate=self._rate,
             max_interval_s=lambda record: lives_s,
@@ -141,7 +142,8 @@ def test_another_way_of_merging_at_the_same_interval_is_recorded_with_its_reason
     desk = PaceDesk(live=4, speed=16.0, push_s=10.0, lives_s=1.0)
     assert desk.pace.of(desk.pending()).added == 0
     assert desk.record.assignment.max_added == 0
-    desk.leases.sizing.push_s = lambda record: 0.1
+    desk.costs["pushes"] = 0.1
+    desk.pace.merged(1, 0.0)
     assert desk.pace.of(desk.pending()).added == 16
     assert desk.record.assignment.max_added == 64
     assert [every for _, every, _ in desk.reasons] == [16, 16]

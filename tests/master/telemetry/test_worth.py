@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridml.engine.pace import MAX_ADDED_PARTS, PaceFacts, choose_pace
+from gridml.engine.pace import MAX_ADDED_PARTS, PaceFacts, TypicalCosts, choose_pace
 from master.telemetry.worth import (
     MARGIN,
     MIN_WORKERS,
@@ -36,18 +36,8 @@ def alone(
     can_add: bool = True,
 ) -> PaceFacts:
     """Return the facts of a worker that trains a vertex in 3 ms."""
-    return PaceFacts(
-        1,
-        batch,
-        min_batch,
-        can_add=can_add,
-        speed=1 / 0.003,
-        push_s=push_s,
-        budget=0.03,
-        travel_s=travel_s,
-        merging_s=merging_s,
-        max_interval_s=lives_s,
-    )
+    speed, typical = 1 / 0.003, TypicalCosts(1 / 0.003, push_s, travel_s) if can_add else None
+    return PaceFacts(1, batch, min_batch, False, speed, push_s, 0.03, 0.0, merging_s, lives_s, typical=typical)
 
 
 def trained(credited: int, share: float) -> KeptTraining:
