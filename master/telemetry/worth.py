@@ -77,6 +77,9 @@ def worth(facts: WorthFacts) -> tuple[float | None, str]:
 MIN_WORKERS = 4
 # Costs must be this many times less than necessary before more workers are asked for, or more before fewer are.
 MARGIN = 1.5
+# More workers are asked for while each of them trains for this share of its time. Beyond it the master may be what limits
+# them, and then fewer with larger parts are worth more.
+MIN_USED = 2 / 3
 # For so long costs must be too high before fewer are asked for. A master that begins again measures how long pushes
 # waited for it.
 STAYS_S = 60.0
@@ -101,22 +104,17 @@ def sharing_workers(facts: PaceFacts | None, before: int, dear_s: float = math.i
 
 
 def _sharing(facts: PaceFacts, factor: float) -> int:
-    """Return how many workers should share a batch if costs are `factor` times what was measured: with which number
-    most of them are worth most. More would wait for the master."""
-    if facts.typical is None or facts.typical.speed <= 0:
+    """Return how many workers can share a batch if costs are `factor` times what was measured."""
+    if facts.typical is None:
         return 0
-    typical = facts.typical
-    costs = TypicalCosts(typical.speed, factor * typical.push_s, factor * typical.travel_s)
-    best, most = 0, 0.0
-    for count in range(2, MAX_ADDED_PARTS + 1):
+    costs = TypicalCosts(facts.typical.speed, factor * facts.typical.push_s, factor * facts.typical.travel_s)
+    for count in range(MAX_ADDED_PARTS, 1, -1):
         merging_s = factor * count * facts.merging_s
         chosen, _ = choose_pace(facts._replace(typical=costs, live=count, merging_s=merging_s))
-        if not chosen.added or chosen.rate < chosen.batch / facts.batch:
-            continue
-        worth = count * used_share(costs, merging_s, chosen.added) * kept_share(count, averages=True, added=True)
-        if worth > most:
-            best, most = count, worth
-    return best
+        is_uncut = chosen.added and chosen.rate == chosen.batch / facts.batch
+        if is_uncut and used_share(costs, merging_s, chosen.added) >= MIN_USED:
+            return count
+    return 0
 
 
 @dataclass(frozen=True)

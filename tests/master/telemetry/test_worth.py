@@ -92,7 +92,7 @@ def test_dear_pushes_let_few_or_none_share_it() -> None:
         alone(can_add=False),
         alone(min_batch=64),
         alone(travel_s=1.0),  # a part is trained before the push of the last one has arrived
-        alone(merging_s=0.1),  # the master merges no faster
+        alone(merging_s=0.3),  # the master merges no faster
         alone(lives_s=0.001),  # workers do not live for a part
         alone()._replace(asked=512),
     ],
