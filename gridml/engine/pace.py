@@ -28,8 +28,8 @@ MAX_BUDGET_FACTOR = 8  # pushes may take this many times their share of the time
 MAX_ADDED_PARTS = 16
 # Batches of the program that others may train while a worker trains a batch whose step is added.
 MAX_MISSED_BATCHES = 2.0
-# A batch whose step is added grows to twice its share of the program's batch if a push costs more than this share of its
-# time, or is longer under way than it takes.
+# A batch whose step is added grows to up to twice its share of the program's batch if a push costs more than this part
+# of its time, or is longer under way than it takes.
 MAX_ADDED_COST = 0.5
 # The averaged replicas of W workers are worth at most W to this power loops; steps are added where they are worth more.
 AVERAGED_POWER = 0.5
@@ -271,9 +271,7 @@ def used_settings(program: Program, workers: int, added: int = 0, *, adds: bool 
     """Return (the settings of each of `workers` workers, the same as text). `added` is the size of the batches whose
     steps are added; 0: replicas are averaged, but if `adds` their steps may be added later (`Program.adds_steps`)."""
     whole, keeps_rate = program.update.batch or 1, program.update.keeps_rate
-    size, rate = batch_and_rate(
-        whole, program.min_target_batch, workers, added, workers - 1.0, keeps_rate=keeps_rate
-    )
+    size, rate = batch_and_rate(whole, program.min_target_batch, workers, added, workers - 1.0, keeps_rate=keeps_rate)
     largest = max(size, next_batch(whole, size, program.min_actual_batch, alike=workers > 1))
     used = UsedSettings(workers, size, largest, rate, bool(added))
     who = "1 worker" if workers == 1 else f"{workers:,} workers"

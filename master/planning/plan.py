@@ -15,7 +15,7 @@ from chunk_model.kaplan_meier import KaplanMeier
 from chunk_model.lifetime import LifetimeError
 from chunk_model.paper import deterministic_chunk
 from chunk_model.replay import replay
-from gridml.engine.pace import PaceFacts
+from gridml.engine.pace import PaceFacts, TypicalCosts
 from gridml.errors import UsageError
 from gridml.protocol.compression import NONE
 from gridml.protocol.compression import check as check_formats
@@ -203,15 +203,8 @@ def _sharing(
         push_s = merge_s if measured is None else measured.push_s
     if length is None or push_s + merge_s <= 0:
         return None
-    facts = PaceFacts(
-        1,
-        length.batch,
-        can_add=True,
-        speed=1 / exec_s,
-        push_s=push_s + merge_s,
-        travel_s=0.0 if measured is None else measured.travel_s,
-        merging_s=merging_s(1, merge_s),
-    )
+    costs = TypicalCosts(1 / exec_s, push_s + merge_s, 0.0 if measured is None else measured.travel_s)
+    facts = PaceFacts(1, length.batch, speed=costs.speed, merging_s=merging_s(1, merge_s), typical=costs)
     return sharing_workers(facts, 0)[0]
 
 

@@ -77,8 +77,8 @@ def worth(facts: WorthFacts) -> tuple[float | None, str]:
 MIN_WORKERS = 4
 # Costs must be this many times less than necessary before more workers are asked for, or more before fewer are.
 MARGIN = 1.5
-# More workers are asked for while each of them trains for this share of its time. Beyond it the master may be what limits
-# them, and then fewer with larger parts are worth more.
+# More workers are asked for while each of them trains for at least this share of its time. If it is less, the master
+# may be what limits them, and then fewer with larger parts are worth more.
 MIN_USED = 2 / 3
 # For so long costs must be too high before fewer are asked for. A master that begins again measures how long pushes
 # waited for it.

@@ -26,8 +26,8 @@ PROGRAM = Path(__file__).parents[1] / "programs" / "steep.py"
 def played(
     root: Path, workers: int, *, push_s: float = 0.005, slower: float = 1.0, speeds: float = 0.3, kills: bool = False
 ) -> tuple[float, float, int]:
-    """Play a run in which a vertex takes 3 ms times `slower`, and a push `push_s` times that. The logarithm of machines'
-    speeds has the deviation `speeds`. Return (excess error, duration, pushes of at most one batch)."""
+    """Play a run in which a vertex takes 3 ms times `slower`, and a push `push_s` times that. `speeds` is the deviation
+    of the logarithm of machines' speeds. Return (excess error, duration, pushes of at most one batch)."""
     costs = Costs(exec_s=0.003 * slower, start_s=0.1, push_s=push_s * slower, boot_s=1.0)
     script: Script = Steady(workers)
     if kills:
