@@ -1,20 +1,22 @@
 """Measure interval, rate and batch together: 4 and 16 workers with cheap pushes, one of the three changed, and all.
 
-    GRIDML_DATA=DIR python -m benchmarks.averaging.pacing [--workers 4,16] [--task NAME ...] [--seeds N]
+    GRIDML_DATA=DIR python -m benchmarks.averaging.pacing [--workers 4,16] [--task NAME ...] [--seeds N] [--worth]
 
-A push costs as much time as 2 vertices, and workers are killed after a third of their share of the run on average. Runs
-are kept in `benchmarks/results/averaging_runs.jsonl` by their configuration, so an interrupted comparison resumes, and
-its table can be completed over several days.
+A push costs as much time as 2 vertices, and workers are killed after a third of their share of the run on average. With
+`--worth` runs have 20 epochs, and are as gridml chooses; its table says what workers are worth. Runs are kept in
+`benchmarks/results/averaging_runs.jsonl` by their configuration, so an interrupted comparison resumes, and its table
+can be completed over several days.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from dataclasses import replace
 
 from benchmarks.averaging.comparison import loop, make
 from benchmarks.averaging.options import counts_of, parser, tasks_of
-from benchmarks.averaging.runs import Case, Curve, Runs, Task
+from benchmarks.averaging.runs import Case, Curve, Point, Runs, Task
 from benchmarks.table import Cell, write
 from gridml.engine.pace import STALENESS_STEP
 
@@ -43,6 +45,7 @@ CHOICES: dict[str, dict[str, int | float]] = {
 }
 
 
+WORTH_EPOCHS = 20
 FASTER = {ADDED: "faster, added", BEFORE: "faster, averaged"}
 
 
@@ -50,10 +53,14 @@ def main() -> None:
     given = parser("Measure interval, rate and batch together.")
     given.add_argument("--seeds", type=int, default=1)
     given.add_argument("--only", nargs="*", default=list(CHOICES), metavar="CHOICE", help="the choices to make runs of")
+    given.add_argument("--worth", action="store_true", help="measure what workers are worth over more epochs")
     given.add_argument("--kept", action="store_true", help="use the kept runs and make no new ones")
     options = given.parse_args()
     tasks, counts, seeds = tasks_of(options, (*FOUND_ON, *JUDGED_ON)), counts_of(options), range(options.seeds)
     runs = Runs()
+    if options.worth:
+        measure_worth(tasks, counts, seeds, runs, 0 if options.kept else options.processes)
+        return
     lines = [
         (task, count, choice) for task in tasks for count in counts for choice in options.only if fits(task, choice)
     ]
@@ -94,6 +101,73 @@ def main() -> None:
             "faster: the loop's time for the same epochs over that of the workers",
         ],
     )
+
+
+def measure_worth(tasks: list[Task], counts: list[int], seeds: range, runs: Runs, processes: int) -> None:
+    """Write the table of what workers are worth; with 0 `processes` from the kept runs alone."""
+    alone = {task: [replace(loop(task, seed), epochs=WORTH_EPOCHS) for seed in seeds] for task in tasks}
+    shared = {
+        (task, count): [replace(variant(task, count, ADDED, seed), epochs=WORTH_EPOCHS) for seed in seeds]
+        for task in tasks
+        for count in counts
+    }
+    if processes:
+        make([case for cases in (*alone.values(), *shared.values()) for case in cases], runs, processes)
+    rows: list[dict[str, Cell]] = []
+    for (task, count), cases in shared.items():
+        loops, made = ([runs[case] for case in each if case in runs] for each in (alone[task], cases))
+        if loops and made:
+            both = mean_curve(loops), mean_curve(made)
+            rows.append(
+                {
+                    "task": task.name,
+                    "W": count,
+                    "loop": shown(task, loops),
+                    "workers": shown(task, made),
+                    "faster": round(both[0].points[-1].time_s / both[1].points[-1].time_s, 1),
+                    "worth": round(worth(task, *both), 1),
+                }
+            )
+    write(
+        "averaging_worth",
+        f"What workers with cheap pushes are worth over {WORTH_EPOCHS} epochs",
+        rows,
+        [
+            "accuracy in %, otherwise loss; means of the seeds, and their number; a push costs the time of 2 vertices, "
+            "and workers are killed after a third of their share on average, but on the Bible (a share lasts seconds)",
+            "faster: the loop's time for the same epochs over that of the workers",
+            "worth: the loop's time over the workers' to the final metric of the one that ends behind, in these runs; a "
+            "loop whose learning rate falls over fewer epochs may reach it earlier",
+        ],
+    )
+
+
+def mean_curve(curves: list[Curve]) -> Curve:
+    """Return the mean course of runs with the same epochs."""
+    points = zip(*(curve.points for curve in curves), strict=True)
+    means = [
+        Point(statistics.mean(p.time_s for p in at), statistics.mean(p.value for p in at)) for at in map(list, points)
+    ]
+    return Curve(tuple(means), round(statistics.mean(curve.lives for curve in curves)))
+
+
+def worth(task: Task, alone: Curve, workers: Curve) -> float:
+    """Return the loop's time over that of workers to the final metric of the one that ends behind."""
+    goal = min(task.sign * alone.final, task.sign * workers.final)
+    return reached_s(task, alone, goal) / reached_s(task, workers, goal)
+
+
+def reached_s(task: Task, curve: Curve, goal: float) -> float:
+    """Return when a curve first reaches `goal`, in seconds, interpolated between epochs."""
+    before = Point(0.0, -task.sign * math.inf)
+    for point in curve.points:
+        if task.sign * point.value >= goal:
+            if not math.isfinite(before.value):
+                return point.time_s
+            share = (goal - task.sign * before.value) / (task.sign * (point.value - before.value))
+            return before.time_s + share * (point.time_s - before.time_s)
+        before = point
+    return math.inf
 
 
 def fits(task: Task, choice: str) -> bool:
