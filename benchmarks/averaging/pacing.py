@@ -136,8 +136,8 @@ def measure_worth(tasks: list[Task], counts: list[int], seeds: range, runs: Runs
             "accuracy in %, otherwise loss; means of the seeds, and their number; a push costs the time of 2 vertices, "
             "and workers are killed after a third of their share on average, but on the Bible (a share lasts seconds)",
             "faster: the loop's time for the same epochs over that of the workers",
-            "worth: the loop's time over the workers' to the final metric of the one that ends behind, in these runs; a "
-            "loop whose learning rate falls over fewer epochs may reach it earlier",
+            "worth: the loop's time over the workers' to the final metric of the one that ends behind, in these runs; "
+            "a loop whose learning rate falls over fewer epochs may reach it earlier",
         ],
     )
 
