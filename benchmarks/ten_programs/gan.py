@@ -42,7 +42,8 @@ def data() -> tuple[Tensor, Tensor]:
 
 @cache
 def principal() -> Tensor:
-    return torch.linalg.eigh(torch.cov(data()[1].T)).eigenvectors[:, -32:]
+    axes: Tensor = torch.linalg.eigh(torch.cov(data()[1].T)).eigenvectors[:, -32:]
+    return axes
 
 
 @torch.no_grad()

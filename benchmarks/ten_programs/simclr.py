@@ -60,7 +60,9 @@ def score(model: nn.Module) -> dict[str, float]:
     """Return the share of photos whose 20 nearest neighbours among those trained are mostly of the same class."""
     images, labels, held_out, right = data()
     near, far = (
-        F.normalize(torch.cat([model.body(part.float() / 127.5 - 1) for part in photos.split(500)]), dim=1)
+        F.normalize(
+            torch.cat([model.get_submodule("body")(part.float() / 127.5 - 1) for part in photos.split(500)]), dim=1
+        )
         for photos in (images, held_out)
     )
     votes = F.one_hot(labels[(far @ near.T).topk(20).indices], 10).sum(1)

@@ -26,7 +26,8 @@ class Autoencoder(nn.Module):
         code = mean + torch.randn_like(mean) * (variance / 2).exp()
         wrong = F.binary_cross_entropy_with_logits(self.decode(code), images, reduction="sum")
         divergence = -0.5 * (1 + variance - mean.square() - variance.exp()).sum()
-        return (wrong + divergence) / len(images)
+        bound: Tensor = (wrong + divergence) / len(images)
+        return bound
 
 
 @cache
