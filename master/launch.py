@@ -19,7 +19,7 @@ from master.leases.epochs import Epochs
 from master.placing.placing import PlacementReport, place
 from master.ports.environment import Environment
 from master.run import MasterRun
-from master.scaling import REQUESTED, log_settings, useful_workers
+from master.scaling import REQUESTED, log_averaging, log_settings, useful_workers
 from master.store.diagnosis import translate_errors
 from master.store.journal import Events
 from master.store.ledger import Ledger
@@ -159,6 +159,8 @@ def _make_ledger(
             useful, _ = useful_workers(spec, epochs.total, averages=merger.averages)
             workers = settings.workers if useful is None else min(useful, settings.workers)
             log_settings(spec, workers, ledger, events)
+            if merger.averages:
+                log_averaging(spec, workers, events)
     finally:
         events.close()
         ledger.close()

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gridml.engine.pace import UsedSettings, schedule_name, used_settings
+from gridml.engine.pace import UsedSettings, averaging_cost, schedule_name, used_settings
 from gridml.errors import LedgerError, RunError, UsageError
 from gridml.protocol import bundle
 from gridml.protocol.foreign import described, read_regular, remove
@@ -209,6 +209,14 @@ def log_settings(spec: RunSpec, workers: int, ledger: Ledger, events: Events, ad
     one = {"batch": used.batch, "added": used.added, "text": text}
     ledger.set(LOGGED_SETTINGS, [*others, one])
     events.record("training", facts, text)
+
+
+def log_averaging(spec: RunSpec, workers: int, events: Events) -> None:
+    """Record what it costs that the replicas of `workers` workers are averaged, and what to set. Must be called inside
+    the ledger's transaction."""
+    ways, text = averaging_cost(spec.program, workers, adds=spec.program.adds_steps(spec.graph))
+    if text:
+        events.record("averaged", {"workers": workers, "ways": list(ways)}, text)
 
 
 def _kind(logged: dict[str, Any]) -> tuple[int, bool]:

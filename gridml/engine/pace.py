@@ -246,6 +246,8 @@ def poll_interval_s(waiting: int) -> float:
 
 
 PAGE = "docs/training.md"  # its section "What gridml changes" is the full list
+AVERAGING_PAGE = "docs/averaging.md"
+FIXED_RATE = '@gridml.update(rate="fixed")'
 MAX_RATES = 3  # the text lists up to this many learning rates one by one
 
 
@@ -336,3 +338,25 @@ def _kept(program: Program, used: UsedSettings) -> str:
     if program.normalises:
         return " (not shared: a layer normalises by its batch)"
     return " (not shared: min_batch)" if program.rates != () else " (not shared: no optimiser)"
+
+
+def averaging_cost(program: Program, workers: int, *, adds: bool) -> tuple[tuple[str, ...], str]:
+    """Return (what a user may set, what it costs that `workers` replicas are averaged, as text); ((), "") without cost.
+
+    An average of replicas is no further trained than one of them, whatever its noise. So after the same epochs it is
+    usually worse than a loop's (docs/averaging.md). Workers whose steps are added lose nothing; if `adds`, that is
+    decided by what pushes cost, which no run knows as it begins.
+    """
+    if workers == 1 or program.rates == ():
+        return (), ""
+    used, _ = used_settings(program, workers)
+    ways, nearer = ["--workers 1", "--epochs"], "more --epochs"
+    # Measured: Adam gains by it at the rates that people choose, and SGD loses by it at the largest rate that it bears.
+    if used.rate_factor < 1:
+        ways.append(FIXED_RATE)
+        nearer += f"; {FIXED_RATE} if the rate could be larger, as Adam's often could"
+    when = "unless pushes turn out cheap, replicas" if adds else "replicas"
+    return tuple(ways), (
+        f"{when} of {workers:,} workers are averaged: after the same epochs the model may be worse than a loop's. As "
+        f"good: --workers 1. Nearer: {nearer}: {AVERAGING_PAGE}"
+    )

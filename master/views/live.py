@@ -29,7 +29,7 @@ from master.views.progress import RunProgress, read_progress
 from master.views.render import duration
 
 STYLES = {
-    **dict.fromkeys(("started", "training", "resumed", "running"), "cyan"),
+    **dict.fromkeys(("started", "training", "averaged", "resumed", "running"), "cyan"),
     **dict.fromkeys(("epoch", "metrics", "best", "stopping", "finished"), "green"),
 }
 MAX_NAMED = 3  # maximum number of avoided machines, or of held workers, named in one line

@@ -14,6 +14,7 @@ from gridml.engine.pace import (
     MAX_BATCH_PARTS,
     PAGE,
     STALENESS_STEP,
+    averaging_cost,
     batch_size,
     rate_scale,
     used_settings,
@@ -40,6 +41,8 @@ def test_its_line_is_one_that_a_run_begins_with() -> None:
     }
     _, text = used_settings(cast(Any, SimpleNamespace(update=update, **own)), 4, adds=True)
     assert f"\ntraining  {text}\n" in CHANGES
+    _, text = averaging_cost(cast(Any, SimpleNamespace(update=update, **own)), 4, adds=True)
+    assert f"\naveraged  {text}\n" in CHANGES
     assert (ROOT / PAGE).samefile(ROOT / "docs" / "training.md")
 
 

@@ -16,7 +16,7 @@ from chunk_model.families import Exponential
 from chunk_model.goodput import Costs
 from gridml.api.run_calls import create_run
 from gridml.cli.main import command_line
-from gridml.engine.pace import UsedSettings, added_sizes, used_settings
+from gridml.engine.pace import FIXED_RATE, UsedSettings, added_sizes, used_settings
 from gridml.model.loading import load
 from master.backends.script import ScriptedLives, Steady
 from master.backends.simulated_plugin import SimulatedOptions
@@ -282,6 +282,33 @@ def test_runs_that_a_call_begins_or_another_process_drives_say_it_too(
     }
     create_run(Settings(file, workers=4), tmp_path / "submitted", quiet=False)  # as gridml submit does
     assert f"training: {line}" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "workers", "ways", "begins"),
+    [
+        ("shared", 4, ["--workers 1", "--epochs", FIXED_RATE], "unless pushes turn out cheap, replicas of 4 workers"),
+        ("accumulating", 2, ["--workers 1", "--epochs", FIXED_RATE], "replicas of 2 workers"),
+        ("fixed rate", 4, ["--workers 1", "--epochs"], "replicas of 4 workers"),
+        ("normalising", 4, ["--workers 1", "--epochs"], "replicas of 4 workers"),
+        ("shared", 1, None, ""),
+        ("no optimiser", 4, None, ""),
+    ],
+)
+def test_a_run_whose_replicas_are_averaged_begins_with_what_that_costs(
+    name: str, workers: int, ways: list[str] | None, begins: str, tmp_path: Path
+) -> None:
+    played(CASES[name].written(tmp_path), workers, tmp_path / "run")
+    with opened(tmp_path / "run") as ledger:
+        rows = ledger.execute("SELECT text, facts FROM events WHERE topic = 'averaged'").fetchall()
+        first = [topic for (topic,) in ledger.execute("SELECT topic FROM events ORDER BY rowid LIMIT 2")]
+    if ways is None:
+        assert rows == []
+    else:
+        ((text, facts),) = rows
+        assert json.loads(facts) == {"workers": workers, "ways": ways}
+        assert text.startswith(begins) and all(way in text for way in ways)
+        assert first == ["training", "averaged"]
 
 
 def test_where_nothing_could_differ_nothing_is_said(tmp_path: Path) -> None:

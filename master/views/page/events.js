@@ -2,7 +2,7 @@
 // The list of events. Only rows in view exist as elements, so that ten thousand events cost as little as forty.
 
 const GOOD = new Set(["epoch", "metrics", "finished"]);
-const PLAIN = new Set(["started", "resumed", "running", "submitted", "placement", "placing", "sizing", "settings", "asked", "training", "scaled", "evaluate"]);
+const PLAIN = new Set(["started", "resumed", "running", "submitted", "placement", "placing", "sizing", "settings", "asked", "training", "averaged", "scaled", "evaluate"]);
 const SPARE_ROWS = 6; // extra rows above and below the visible ones
 const log = { at_s: [], time_s: [], topic: [], text: [], shown: [], left_out: 0, chosen: -1, row: 28 };
 

@@ -65,6 +65,7 @@ PROMISED: dict[str, set[str]] = {
         "program_rates",
         "schedule",
     },
+    "averaged": {"workers", "ways"},
     "scaled": {"workers", "before"},
     "settings": {"now", "before"},
     "sizing": {"sizes"},
