@@ -117,7 +117,7 @@ def useful_workers(spec: RunSpec, total: int, *, averages: bool) -> tuple[int | 
     None if there is no limit."""
     if not averages:  # parallel training costs accuracy only if whole replicas are averaged
         return None, ""
-    return worker_limit(RunLength(total, spec.program.update.window, spec.settings.steps_each))
+    return worker_limit(RunLength(total, spec.program.shape.window, spec.settings.steps_each))
 
 
 class WorkerLimit:
@@ -167,8 +167,8 @@ def log_settings(spec: RunSpec, workers: int, ledger: Ledger, events: Events, ad
     facts = {
         "workers": workers,
         "batch": used.batch,
-        "program_batch": program.update.batch or 1,
-        "accumulate": program.update.accumulate,
+        "program_batch": program.shape.batch or 1,
+        "accumulate": program.shape.accumulate,
         "added": used.added,
         "rate_factor": used.rate_factor,
         "program_rates": None if program.rates is None else list(program.rates),

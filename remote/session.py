@@ -221,9 +221,9 @@ class Session:
     def _train(self, action: actions.Train) -> actions.Event:
         """Train one batch."""
         lease, start = action.lease, action.start
-        program, batch = self._engine.program, self._engine.program.update.batch or 1
+        program, batch = self._engine.program, self._engine.program.shape.batch or 1
         size = action.added or batch_size(batch, program.min_target_batch, action.live)
-        scale, missed = rate_scale(size / batch, keeps_rate=program.update.keeps_rate), 0
+        scale, missed = rate_scale(size / batch, keeps_rate=program.shape.keeps_rate), 0
         if action.added:
             scale, missed = added_rate(size / batch, action.live), steps_missed(action.live)
         # Rows before `trained` are trained. The rest of the lease is credited with the last batch, without training.
@@ -235,7 +235,7 @@ class Session:
         alike = action.live > 1 or bool((lease.start + start) % batch)
         count = next_batch(trained - start, size, lease.fewest, alike=alike)
         stop, whole = self._engine.batch_end(start, count, trained)
-        step = program.update.steps(action.per_epoch)
+        step = program.shape.steps(action.per_epoch)
         epochs = max(1, action.total // action.per_epoch)
         self._engine.at = at = Progress(
             lease.epoch, action.version, action.share, step.at(action.credited, epochs), epochs * step.per_epoch

@@ -17,7 +17,7 @@ from gridml.errors import ProgramError
 from gridml.model.order import Units
 from gridml.model.ragged import Ragged, array_digest, converted
 from gridml.model.shared import SharedColumn, shared_column
-from gridml.model.vertex import Vertex, VertexType, array, describe
+from gridml.model.vertex import Vertex, VertexType, array, describe, edge
 from gridml.protocol.foreign import described
 
 Array = NDArray[Any]
@@ -128,6 +128,8 @@ class Graph:
         A field of differing length takes a list with an array for each vertex, or a `Ragged`. A string field takes a
         list of str.
 
+        A number is that of all vertices, in every element. An accumulator may be left out: it begins as 0.
+
         The targets of an edge field are an int array (count,) or (count, k), `csr(...)`, or a VertexSet. If the set has
         one vertex, all edges lead to it; if it has `count` vertices, vertex i has an edge to the set's i-th vertex.
 
@@ -148,6 +150,7 @@ class Graph:
                 f"given by name, as in **a_dict, or **gridml.from_torch(dataset, {vertex_type.name})."
             )
         declared = {*vertex_type.arrays, *vertex_type.ragged, *vertex_type.edges}
+        values = dict.fromkeys(vertex_type.accumulators, 0) | values
         unknown, missing = sorted(set(values) - declared), sorted(declared - set(values))
         if unknown or missing:
             wrong = [f"got unknown fields {unknown}"] * bool(unknown) + [f"misses {missing}"] * bool(missing)
@@ -160,7 +163,9 @@ class Graph:
                 f"graph.add({vertex_type.name}, ...) {' and '.join(wrong)}; it declares arrays "
                 f"{[*vertex_type.arrays, *vertex_type.ragged]} and edges {list(vertex_type.edges)}.{hint}"
             )
-        columns = {name: _column(vertex_type.name, each, values[name]) for name, each in vertex_type.arrays.items()}
+        alike = {name: values[name] for name in vertex_type.arrays if _is_number(values[name])}
+        arrays = {name: each for name, each in vertex_type.arrays.items() if name not in alike}
+        columns = {name: _column(vertex_type.name, each, values[name]) for name, each in arrays.items()}
         ragged = {name: each.column(vertex_type.name, values[name]) for name, each in vertex_type.ragged.items()}
         lengths = {name: len(column) for name, column in columns.items()}
         lengths |= {name: len(column) for name, column in ragged.items()}
@@ -176,6 +181,10 @@ class Graph:
             counts = (_sources(values[name]) for name in vertex_type.edges)
             lengths["edges"] = next((n for n in counts if n is not None), 1)
         added = next(iter(lengths.values()))
+        for name, number in alike.items():
+            each = vertex_type.arrays[name]
+            one = converted(f"{vertex_type.name}.{name}", _number_in(number, each.dtype), each.dtype)
+            columns[name] = np.broadcast_to(one, (added, *each.shape)).copy()
         edges = {name: _edges(vertex_type, name, values[name], added) for name in vertex_type.edges}
         shared = [name for name, each in vertex_type.arrays.items() if each.shared]
         if table.count and shared:
@@ -191,6 +200,13 @@ class Graph:
         table.shared = {name: shared_column(f"{vertex_type.name}.{name}", columns[name]) for name in shared}
         table.count += added
         return VertexSet(cls, table.count - added, table.count)
+
+    def reach(self, source: str, context: VertexType) -> None:
+        """Give every `source` vertex an edge to the one vertex of `context`, for stages: chunks then have it, and
+        replies bring its values. Its name is no identifier, so that no declared field can have it. Idempotent."""
+        table, name = self.tables[source], f"@{context.name}"
+        table.type = replace(table.type, edges={**table.type.edges, name: edge(context.cls)})
+        table.edges[name] = Edges(table.count, np.empty(0, np.int64), constant=0)
 
     def check(self) -> None:
         """Raise ProgramError when an edge leads to a vertex that was never added."""
@@ -254,6 +270,16 @@ def _array(name: str, value: Any) -> Array:
     if isinstance(values, np.ma.MaskedArray):
         raise ProgramError(f"{name} got a masked array, whose mask would be lost. Give its values: filled(...).")
     return values
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, bool | int | float | np.bool_ | np.number)
+
+
+def _number_in(number: Any, dtype: np.dtype[Any]) -> Array:
+    """Return a number as an array (1,): a Python number in the kind of `dtype`, as 0 is for a float."""
+    plain = isinstance(number, int) and dtype.kind == "f"
+    return np.asarray([float(number) if plain else number])
 
 
 def _column(type_name: str, declared: array, value: Any) -> Array:

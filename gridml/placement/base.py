@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gridml.errors import UsageError
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.compiled import compiled
+from gridml.codegen.compiled import compiled
 
 Floats = NDArray[np.float64]
 

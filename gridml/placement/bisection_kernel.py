@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gridml.placement.base import Counts, Parts
 from gridml.placement.bipartite import BothSides
-from gridml.placement.compiled import compiled
+from gridml.codegen.compiled import compiled
 
 Sides = NDArray[np.int8]
 OUT = -1  # the `place` of a row that is in no heap

@@ -30,7 +30,7 @@ from gridml.placement.base import (
     room,
 )
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.compiled import compiled
+from gridml.codegen.compiled import compiled
 from gridml.placement.neighbours import Words, no_sets
 from gridml.placement.serving import serve, served
 

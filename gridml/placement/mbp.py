@@ -32,7 +32,7 @@ from gridml.placement.base import (
     room,
 )
 from gridml.placement.bipartite import Bipartite, BothSides, Ids
-from gridml.placement.compiled import compiled
+from gridml.codegen.compiled import compiled
 from gridml.placement.neighbours import DenseCounts, WeighedRows, dense_counts, enter, leave
 from gridml.placement.tsh import TshOptions, deal, infeasible, serve_greedily
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gridml.placement.base import Counts, Parts
 from gridml.placement.bipartite import Bipartite, Ids
-from gridml.placement.compiled import compiled
+from gridml.codegen.compiled import compiled
 
 Words = NDArray[np.uint64]
 WORD = 64  # parts per word

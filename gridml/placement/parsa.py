@@ -38,7 +38,7 @@ from gridml.placement.base import (
     options_of,
 )
 from gridml.placement.bipartite import MAX_COUNT, Bipartite, Ids
-from gridml.placement.compiled import compiled
+from gridml.codegen.compiled import compiled
 from gridml.placement.neighbours import Words, no_sets
 from gridml.placement.parsa_numbering import Block, forget, gather, keep, numbered
 from gridml.placement.serving import served

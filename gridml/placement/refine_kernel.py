@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.placement.base import UNLIMITED, Counts, PartRates, Parts
-from gridml.placement.compiled import compiled
+from gridml.codegen.compiled import compiled
 
 Words = NDArray[np.uint64]
 Bits = NDArray[np.uint16]

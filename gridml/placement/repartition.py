@@ -38,7 +38,7 @@ from gridml.placement.base import (
     options_of,
 )
 from gridml.placement.bipartite import Bipartite, Weights
-from gridml.placement.compiled import compiled
+from gridml.codegen.compiled import compiled
 from gridml.placement.finishing import EVENING, LOOSE, bounds_of, ends_of, within_memory
 from gridml.placement.neighbours import DenseCounts, WeighedRows, Words, dense_counts, enter, leave, sets_of
 from gridml.placement.parsa import ParsaOptions, deal_out

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gridml.placement.base import PartRates, Parts
 from gridml.placement.bipartite import Bipartite, Weights
-from gridml.placement.compiled import compiled
+from gridml.codegen.compiled import compiled
 from gridml.placement.neighbours import Words, sets_of
 
 SWEEPS = 20  # maximum number of sweeps

@@ -43,7 +43,7 @@ from gridml.placement.base import (
     room,
 )
 from gridml.placement.bipartite import Bipartite, BothSides, Ids
-from gridml.placement.compiled import compiled
+from gridml.codegen.compiled import compiled
 from gridml.placement.neighbours import Words, no_sets, sets_of
 from gridml.placement.serving import deal_unused, touching
 

@@ -183,9 +183,9 @@ class Epochs:
             )
 
     def _batches(self) -> tuple[int, int]:
-        program, batch = self._spec.program, self._spec.program.update.batch or 1
+        program, batch = self._spec.program, self._spec.program.shape.batch or 1
         connected = self._units is not None
-        if not program.update.drop_last:
+        if not program.shape.drop_last:
             return self.vertex_count, 1 if connected else program.min_actual_batch
         if connected or self.vertex_count < batch:
             why = "they are connected" if connected else f"there are {self.vertex_count:,}, and a batch has {batch:,}"
@@ -230,7 +230,7 @@ class Epochs:
         leaves no rest that is too small to lease."""
         stop = self.order(span.epoch).boundary(min(span.start + size, span.stop))
         # Parts of a placed graph do not end at a multiple of the batch; a short rest would become a lease of its own.
-        crumb = self._parts is not None and span.stop - stop < self._spec.program.update.window
+        crumb = self._parts is not None and span.stop - stop < self._spec.program.shape.window
         return span.stop if crumb or self.is_too_short(stop, span.stop) else stop
 
     @property

@@ -21,6 +21,7 @@ from gridml.engine.modules import Trainable
 from gridml.model.graph import Edges, Graph, components
 from gridml.model.layers import STATISTICS, layers_of
 from gridml.model.program import Program
+from gridml.model.update import Update
 from gridml.model.vertex import VertexType, describe
 
 Array = NDArray[Any]
@@ -58,7 +59,7 @@ def unfollowed_edges(program: Program, graph: Graph, followed: Collection[str]) 
     driver's row i (the driver is the vertices that f runs on), but it is not.
     """
     update = program.update
-    if update.batch is None:
+    if not isinstance(update, Update) or update.batch is None:
         return
     driver = update.driver.__name__
     for parameter in update.parameters:

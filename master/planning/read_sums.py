@@ -183,7 +183,7 @@ class _Runs:
         """Return the tensors that f produces in an epoch; None if it fails."""
         batch, program = self._batch, self._program
         count, epochs = batch.graph.tables[batch.chunk.tables[batch.chunk.driver].type].count, program.epochs
-        steps = program.update.steps(count)
+        steps = program.shape.steps(count)
         at = Progress(epoch, 0, epoch / epochs, steps.at(epoch * count, epochs), epochs * steps.per_epoch)
         state = _with(batch.state, start)
         with self._quiet():

@@ -90,7 +90,7 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
     graph = program.build(file)
     driver = program.driving(graph)
     state = initial(graph, seed)
-    size, batch_s = min(program.update.batch or 1, MAX_BATCH_VERTICES), 0.0
+    size, batch_s = min(program.shape.batch or 1, MAX_BATCH_VERTICES), 0.0
     chunk = first_chunk(program, graph, 2 * size)
     with raising_device_errors(place):
         engine, start = start_engine(program, chunk, state, place, trial=True)
@@ -202,7 +202,7 @@ def _discarded_writes(engine: Engine, graph: Graph) -> Iterator[str]:
 
 def _last_size(program: Program, count: int, size: int) -> int:
     """Return the size of an epoch's last batch if it is smaller or larger than `size`, else 0."""
-    if program.update.drop_last:
+    if program.shape.drop_last:
         return 0
     left = count if count <= size else size + count % size
     batch = next_batch(left, size, program.min_actual_batch, alike=False)

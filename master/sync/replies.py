@@ -180,14 +180,14 @@ class PushPace:
 
     def interval(self, record: WorkerRecord) -> int:
         """Return the vertices between two pushes of a worker from now on, and set them in its record."""
-        update, sizing, live = self._program.update, self._leases.sizing, max(1, self._leases.live)
+        shape, sizing, live = self._program.shape, self._leases.sizing, max(1, self._leases.live)
         # Until the worker has measured its own cost, the master's is used: both touch every byte of a push.
         push_s = (sizing.push_s(record) or self.push_s) + self.push_s
         facts = PaceFacts(
             live,
-            update.batch or 1,
+            shape.batch or 1,
             self._program.min_target_batch,
-            keeps_rate=update.keeps_rate,
+            keeps_rate=shape.keeps_rate,
             can_add=self._can_add,
             speed=sizing.rate(record) or 0.0,
             push_s=push_s,

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.placement.bipartite import MAX_COUNT
-from gridml.placement.compiled import compiled
+from gridml.codegen.compiled import compiled
 
 Ids = NDArray[np.int32]
 Numbers = NDArray[np.int64]
