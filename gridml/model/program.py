@@ -268,6 +268,11 @@ class Program:
         """What the master calls after each pass, in order."""
         return [each for each in self._work if isinstance(each, GlobalSync)]
 
+    @property
+    def ends_passes(self) -> bool:
+        """True if the end of a pass changes contexts, so that no pass may begin before it."""
+        return bool(self.syncs) or any(of.accumulators for of in self.types().values())
+
     def types(self) -> dict[str, VertexType]:
         """Return the type that f is called for and every type that it reaches, by name: along edges, or as contexts of
         stages."""

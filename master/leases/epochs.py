@@ -278,7 +278,8 @@ class Epochs:
     def is_sequential(self) -> bool:
         """True if an epoch opens only after the one before is closed: fully credited, and flushed by its merge rules.
         The reply with the first lease of an epoch then brings the version at that close, or a later one."""
-        return self._spec.program.bsp or self._changes_local or not self._spec.program.overlap
+        program = self._spec.program
+        return program.bsp or self._changes_local or program.ends_passes or not program.overlap
 
     def is_followed(self, epoch: int) -> bool:
         """Return whether vertices of the next epoch can be trained before this one ends."""

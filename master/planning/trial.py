@@ -26,12 +26,14 @@ from gridml.engine.pace import MAX_BATCH_PARTS, next_batch, used_settings
 from gridml.engine.update_runner import BatchFailed
 from gridml.errors import NotFiniteError, ProgramError, UserCodeError
 from gridml.model.device_memory import AUTO, CPU, parse
-from gridml.model.graph import Graph
+from gridml.model.chunk import ChunkTable
+from gridml.model.graph import Edges, Graph
 from gridml.model.loading import load
 from gridml.model.own_imports import conflicting_names
 from gridml.model.own_modules import folder_of, own_files
 from gridml.model.program import Metrics, Program, user_traceback
 from gridml.model.schedule import Progress
+from gridml.model.stages import Stages
 from gridml.protocol.foreign import described
 from gridml.protocol.push import Fields, ReplicaPart
 from master.evaluation.metrics import ADVICE, evaluate, first_chunk, start_engine
@@ -49,8 +51,10 @@ from master.store.replica import Replica
 from master.store.settings import check_placement
 from master.store.versions import ReplicaState, Versions, initial
 from master.sync.merger import Merger
+from master.sync.pass_end import end_pass
 from master.telemetry.loggers.base import LOGGERS
 
+MAX_PLAIN_EDGES = 2_000  # edges that stages look at as plain Python: a second or two
 MAX_BATCH_VERTICES = 2_000  # larger batches are cut to this size for the trial
 
 
@@ -91,6 +95,7 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
     driver = program.driving(graph)
     state = initial(graph, seed)
     size, batch_s = min(program.shape.batch or 1, MAX_BATCH_VERTICES), 0.0
+    _run_plain(program, graph, state, driver, file)
     chunk = first_chunk(program, graph, 2 * size)
     with raising_device_errors(place):
         engine, start = start_engine(program, chunk, state, place, trial=True)
@@ -132,6 +137,9 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
         if any(each.startswith((f"{name}/", f"{name}.")) for each in moved)
         and all(map(same_bits, before[name], _tensors(merged, name)))
     ]
+    if program.ends_passes:
+        for name, rows in end_pass(program.syncs, graph.tables, merged).rows.items():
+            merged.arrays[name] |= rows.fields
     metrics = _evaluated(program, _with(graph, fields), merged, file)
     return Trial(
         {table.type.name: table.count for table in graph.tables.values()},
@@ -145,6 +153,29 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
         place.name,
         _settings(program, graph),
     )
+
+
+def _run_plain(program: Program, graph: Graph, state: ReplicaState, driver: str, file: Path) -> None:
+    """Run stages as plain Python on a few vertices, which finds an index out of range: compiled code does not notice
+    it. Raises UserCodeError with the user's lines. Does nothing for a program with f."""
+    if not isinstance(program.shape, Stages):
+        return
+    edges = graph.tables[driver].edges.values()
+    degree = sum(_ends_in(each) for each in edges) / max(1, graph.tables[driver].count)
+    count = max(1, min(program.shape.batch or 1, int(MAX_PLAIN_EDGES / max(1.0, degree))))
+    chunk = first_chunk(program, graph, count)
+    engine = Engine(program, plain=True)
+    engine.begin(replace(chunk, tables={name: _copied(table) for name, table in chunk.tables.items()}))
+    engine.restart(state.part(chunk.touched()))
+    _train(engine, 0, chunk.count, 1.0, driver, file)
+
+
+def _ends_in(edges: Edges) -> int:
+    return edges.count * edges.degree if edges.offsets is None else len(edges.targets)
+
+
+def _copied(table: ChunkTable) -> ChunkTable:
+    return replace(table, fields={name: column.copy() for name, column in table.fields.items()})
 
 
 def _shadowed_modules(file: Path) -> Iterator[str]:
