@@ -35,9 +35,7 @@ class _LightCache(_Cache):  # type: ignore[misc]
 def compiled(function: Callable[_P, _R]) -> Callable[_P, _R]: ...
 @overload
 def compiled(function: Callable[_P, _R], *, fast: Collection[str], keep: bool = True) -> Callable[_P, _R]: ...
-def compiled(
-    function: Callable[_P, _R], *, fast: Collection[str] | None = None, keep: bool = True
-) -> Callable[_P, _R]:
+def compiled(function: Callable[_P, _R], *, fast: Collection[str] | None = None, keep: bool = True) -> Callable[_P, _R]:
     """Compile a function of numbers and arrays to machine code that runs without the GIL.
 
     Kernels may take many arrays as separate arguments. numba counts a reference each time an array is read from a

@@ -137,6 +137,7 @@ def _calls(
     changes: Changes,
 ) -> Iterator[list[Any]]:
     """Yield the arguments of each call of the stage."""
+
     def view(argument: Argument, row: int) -> View:
         return View(columns.get((argument.name, False), {}), row, changes)
 
@@ -152,8 +153,7 @@ def _calls(
             continue
         edges = [(edge, int(ends[edge])) for edge in range(int(offsets[row]), int(offsets[row + 1]))]
         if links is not None:
-            both = (columns.get((links.name, of_end), {}) for of_end in (False, True))
-            each = Edges(edges, *both, changes)
+            each = Edges(edges, columns.get((links.name, False), {}), columns.get((links.name, True), {}), changes)
             yield [each if a is links else view(a, row if a is scanned else 0) for a in stage.arguments]
             continue
         for edge, end in edges:
@@ -265,17 +265,17 @@ class _Numbers(ast.NodeTransformer):
         if isinstance(target, ast.Subscript):
             given = target.slice.elts if isinstance(target.slice, ast.Tuple) else [target.slice]
         index = ast.Tuple([self.visit(each) for each in given], ast.Load())
-        shape = ast.Constant(access.declared.shape)
-        call = ast.Call(
-            ast.Name(name, ast.Load()), [field.value, ast.Constant(access.array), index, shape, value], []
-        )
+        shape = ast.Tuple([ast.Constant(size) for size in access.declared.shape], ast.Load())
+        call = ast.Call(ast.Name(name, ast.Load()), [field.value, ast.Constant(access.array), index, shape, value], [])
         return ast.copy_location(ast.Expr(call), node)
 
     def _named(self, node: ast.expr, value: Any) -> ast.expr:
         """Return a name that stands for a number with its dtype."""
         name = f"_number_{len(self._names)}"
-        typed = value if isinstance(value, np.number) else None
-        self._names[name] = typed or (np.int64(value) if isinstance(value, int) else self._dtype.type(value))
+        kind: Any = (
+            type(value) if isinstance(value, np.number) else np.int64 if isinstance(value, int) else self._dtype.type
+        )
+        self._names[name] = kind(value)
         return ast.copy_location(ast.Name(name, ast.Load()), node)
 
 
@@ -289,6 +289,7 @@ def _raise(view: View, column: str, index: tuple[int, ...], shape: tuple[int, ..
 
 def _builtins() -> dict[str, Any]:
     """Return the functions that stages may call, with the types of their results in compiled code."""
+
     def chosen(choose: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *values: np.result_type(*values).type(choose(*values))
 
@@ -306,7 +307,9 @@ def _builtins() -> dict[str, Any]:
 
 
 def _typed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of `math` whose result has the dtype of its arguments, and is NaN or infinity where math raises."""
+    """Return a function of `math` whose result has the dtype of its arguments. Where math raises, it is NaN or
+    infinity, as in compiled code."""
+
     def call(*values: Any) -> Any:
         kind = np.result_type(*values)
         kind = kind if kind.kind == "f" else np.dtype(np.float64)
@@ -319,4 +322,3 @@ def _typed(function: Callable[..., Any]) -> Callable[..., Any]:
         return found if isinstance(found, bool) else np.int64(found) if isinstance(found, int) else kind.type(found)
 
     return call
-

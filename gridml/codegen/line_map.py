@@ -11,8 +11,14 @@ from gridml.codegen.rewrite import StageError
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 # What numba says of a type error, and what to write instead.
 _INSTEAD = (
-    (r"Cannot unify (\S+) and (\S+) for '(\w+?)(?:\.\d+)?'", r"\3 is \1 at one place and \2 at another; give it one type"),
-    (r"[Vv]ariable '?(\w+?)(?:\.\d+)?'? (?:is not defined|referenced before)", r"\1 may have no value here; set it before the if"),
+    (
+        r"Cannot unify (\S+) and (\S+) for '(\w+?)(?:\.\d+)?'",
+        r"\3 is \1 at one place and \2 at another; give it one type",
+    ),
+    (
+        r"[Vv]ariable '?(\w+?)(?:\.\d+)?'? (?:is not defined|referenced before)",
+        r"\1 may have no value here; set it before the if",
+    ),
     (r"No implementation of function Function\(<built-in function (\w+)>\)", r"\1 is not defined for these values"),
 )
 

@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from gridml.aggregates import Add, rule_for
-from gridml.aggregates.sums import Owned
+from gridml.aggregates import rule_for
+from gridml.aggregates.sums import Add, Owned
 from gridml.errors import ProgramError
 from gridml.model.stage_fields import accumulator, derived, scratch
 from gridml.model.stages import Apply, Argument, Exchange, Part, Stage
@@ -75,8 +75,8 @@ _INSTEAD: dict[type[ast.AST], str] = {
 }
 _ALLOWED = (
     ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.Break, ast.Continue, ast.Pass, ast.Return,
-    ast.Expr, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Call, ast.Constant, ast.Name, ast.Attribute,
-    ast.Subscript, ast.Tuple, ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop,
+    ast.Expr, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Call, ast.Constant, ast.Name,
+    ast.Attribute, ast.Subscript, ast.Tuple, ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop,
 )  # fmt: skip
 
 
@@ -177,9 +177,16 @@ class Fields:
         self.loops: dict[str, Argument] = {}  # by loop variable: the Links it goes through
         links = [argument for argument in stage.arguments if argument.part is Part.LINKS]
         for node in ast.walk(code.tree):
-            if isinstance(node, ast.For) and isinstance(node.iter, ast.Name) and links and node.iter.id == links[0].name:
+            if (
+                isinstance(node, ast.For)
+                and isinstance(node.iter, ast.Name)
+                and links
+                and node.iter.id == links[0].name
+            ):
                 if not isinstance(node.target, ast.Name):
-                    raise code.error(node, f"a loop over {links[0].name} has one variable: for link in {links[0].name}.")
+                    raise code.error(
+                        node, f"a loop over {links[0].name} has one variable: for link in {links[0].name}."
+                    )
                 self.loops[node.target.id] = links[0]
 
     @cached_property
@@ -319,8 +326,9 @@ def called(code: Code, node: ast.Call) -> FunctionType | str:
         value = _known(code, func)
         if value is vars(builtins).get(func.id) and func.id in BUILTINS:
             return func.id
-        if value is getattr(math, getattr(value, "__name__", ""), None):
-            return f"math.{value.__name__}"
+        of_math = next((name for name, each in vars(math).items() if each is value), None)
+        if of_math is not None:
+            return f"math.{of_math}"
         if isinstance(value, type) and issubclass(value, np.number) and value.__name__ in NUMBERS:
             return f"np.{value.__name__}"
         if isinstance(value, FunctionType):
@@ -361,7 +369,9 @@ def number_named(code: Code, node: ast.expr) -> int | float | bool | np.number[A
         return value
     kind = "an array" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
     instead = "Declare a field of a context, and give it in graph()." if isinstance(value, np.ndarray) else ""
-    raise code.error(node, f"{named} is {kind}; a stage may use numbers of the module, and its arguments. {instead}".rstrip())
+    raise code.error(
+        node, f"{named} is {kind}; a stage may use numbers of the module, and its arguments. {instead}".rstrip()
+    )
 
 
 def check_nodes(code: Code, body: Iterable[ast.stmt], *, returns: bool) -> None:

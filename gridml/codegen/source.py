@@ -1,6 +1,6 @@
 """The source of a kernel: a stage as a function of arrays, in a Python module that numba compiles.
 
-The text depends on the stage, on its numbers' kinds and on the fields' dtypes alone; values of numbers are arguments, so
+The text depends on the stage, and on the dtypes of fields and numbers. Values of the module's numbers are arguments, so
 that loops over them are not unrolled, and that changing one compiles nothing.
 """
 
@@ -19,7 +19,6 @@ from gridml.codegen.rewrite import (
     Access,
     Code,
     Fields,
-    StageError,
     called,
     check_nodes,
     field_target,
@@ -80,7 +79,9 @@ def _check_returns(code: Code, loop: ast.For | ast.While) -> None:
     """Raise StageError for a return inside a loop: in generated code a stage is itself the body of a loop."""
     inside = [node for statement in loop.body for node in ast.walk(statement) if isinstance(node, ast.Return)]
     if inside:
-        raise code.error(inside[0], "return inside a loop is not compiled; leave the loop with break, and test a variable.")
+        raise code.error(
+            inside[0], "return inside a loop is not compiled; leave the loop with break, and test a variable."
+        )
 
 
 class _Writer:
@@ -153,7 +154,9 @@ class _Writer:
         self._body(code, body, 1)
         self._text += ["", f"_{name} = compiled(_{name}, {self._options()}, keep=False)", ""]
 
-    def _kernel(self, columns: Sequence[Column], numbers: Sequence[str], body: list[ast.stmt], when: Access | None) -> None:
+    def _kernel(
+        self, columns: Sequence[Column], numbers: Sequence[str], body: list[ast.stmt], when: Access | None
+    ) -> None:
         exchange, text = isinstance(self._stage, Exchange), self._text
         logs = [column.access.array for column in columns if column.logs]
         arguments = ["_start", "_stop", "_offsets", "_ends"] if exchange else ["_order"]
@@ -207,8 +210,8 @@ def _listed(nodes: Any) -> list[ast.stmt]:
 
 
 def _narrowed(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Return a number of the module as an argument of a kernel: a float in `dtype`, others as they are."""
-    return dtype.type(value) if isinstance(value, float) and not isinstance(value, np.number) else value
+    """Return a number of the user's as an argument of a kernel: a float in `dtype`, others as they are."""
+    return dtype.type(value) if type(value) is float else value
 
 
 class _PlainRewriter(ast.NodeTransformer):
@@ -249,16 +252,11 @@ class _PlainRewriter(ast.NodeTransformer):
 
     def _number(self, node: ast.expr, value: Any) -> ast.expr:
         """Return a number as a constant of its dtype."""
-        if isinstance(value, float) and not isinstance(value, np.float32):
-            plain = repr(float(value)) if np.isfinite(value) else f"float('{value}')"
-            text = plain if self._dtype == np.float64 and np.isfinite(value) else f"np.{self._dtype}({plain})"
-            if not np.isfinite(value):
-                text = f"np.{self._dtype}(np.{'nan' if np.isnan(value) else 'inf'})"
-                text = f"(-{text})" if value < 0 else text
-        elif isinstance(value, np.number):
-            text = f"np.{value.dtype}({value.item()!r})"
-        else:
-            text = repr(value)
+        typed = _narrowed(value, self._dtype)
+        text = repr(typed)
+        if isinstance(typed, np.number):
+            plain = {"nan": "np.nan", "inf": "np.inf", "-inf": "-np.inf"}.get(str(typed), repr(typed.item()))
+            text = f"np.{typed.dtype}({plain})"
         return ast.copy_location(ast.parse(text, mode="eval").body, node)
 
 
@@ -280,13 +278,18 @@ class _Rewriter(_PlainRewriter):
     def visit_For(self, node: ast.For) -> ast.stmt:
         if not (isinstance(node.iter, ast.Name) and isinstance(node.target, ast.Name)):
             if not (isinstance(node.iter, ast.Call) and called(self._code, node.iter) == "range"):
-                raise self._code.error(node, f"for {ast.unparse(node.target)} in {ast.unparse(node.iter)} is not "
-                                       f"compiled; write a loop over range(n), or over an argument gridml.Links.")
+                raise self._code.error(
+                    node,
+                    f"for {ast.unparse(node.target)} in {ast.unparse(node.iter)} is not "
+                    f"compiled; write a loop over range(n), or over an argument gridml.Links.",
+                )
             self.generic_visit(node)
             return node
         if node.target.id not in self._fields.loops or node.iter.id != self._fields.loops[node.target.id].name:
-            raise self._code.error(node, f"a loop over {node.iter.id} is not compiled; write range(n), or loop over an "
-                                   f"argument gridml.Links.")
+            raise self._code.error(
+                node,
+                f"a loop over {node.iter.id} is not compiled; write range(n), or loop over an argument gridml.Links.",
+            )
         link = node.target.id
         body = [each for statement in node.body for each in _listed(self.visit(statement))]
         find = ast.parse(f"_y_{link} = _ends[_e_{link}]").body[0]
@@ -324,6 +327,7 @@ class _Rewriter(_PlainRewriter):
         if not (isinstance(access.declared, accumulator) or not access.declared.travels):
             self._fields.check_read(access, node)
         place = self._place(access, node.target, ast.Store())
+        assert isinstance(place, ast.Name | ast.Subscript)
         return ast.copy_location(ast.AugAssign(place, node.op, value), node)
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
@@ -364,7 +368,12 @@ class _Rewriter(_PlainRewriter):
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         func = node.func
-        if isinstance(func, ast.Name) and func.id == "len" and len(node.args) == 1 and isinstance(node.args[0], ast.Name):
+        if (
+            isinstance(func, ast.Name)
+            and func.id == "len"
+            and len(node.args) == 1
+            and isinstance(node.args[0], ast.Name)
+        ):
             argument = self._fields.arguments.get(node.args[0].id)
             if argument is not None and argument.part is Part.LINKS:
                 return ast.copy_location(ast.parse("(_offsets[_x + 1] - _offsets[_x])", mode="eval").body, node)
@@ -438,7 +447,11 @@ class _Rewriter(_PlainRewriter):
             index = element.slice.elts if isinstance(element.slice, ast.Tuple) else [element.slice]
         shape, at = access.declared.shape, "0" if access.argument.part is Part.CONTEXT else ""
         for place, each in enumerate(index):
-            at = ast.unparse(each) if not at or at == "0" else f"({at}) * {shape[place - len(index)]} + ({ast.unparse(each)})"
+            at = (
+                ast.unparse(each)
+                if not at or at == "0"
+                else f"({at}) * {shape[place - len(index)]} + ({ast.unparse(each)})"
+            )
         name, sign = access.array, "-" if isinstance(node.op, ast.Sub) else ""
         lines = f"""
 if {name}_n == len({name}_at):

@@ -8,5 +8,5 @@ from gridml.datasets.movielens import Ratings, movielens
 from gridml.datasets.pinned import Arrays, Pin, Report, Source, Wanted, folders, obtain
 from gridml.datasets.public import CIFAR10, CIFAR10_CLASSES, MNIST, Split, Text, cifar10, king_james, mnist
 
-__all__ = ["CIFAR10", "CIFAR10_CLASSES", "MNIST", "Arrays", "Pin", "Ratings", "Report", "Source", "Split", "Text", "Wanted",
-           "cifar10", "folders", "king_james", "mnist", "movielens", "obtain"]  # fmt: skip
+__all__ = ["CIFAR10", "CIFAR10_CLASSES", "MNIST", "Arrays", "Pin", "Ratings", "Report", "Source", "Split", "Text",
+           "Wanted", "cifar10", "folders", "king_james", "mnist", "movielens", "obtain"]  # fmt: skip

@@ -66,7 +66,9 @@ def _table(text: str) -> NDArray[np.int32]:
     return np.array([[int(float(each)) for each in row] for row in rows], np.int32)
 
 
-_WHEEL = Fetched("recbole.whl", "pip:recbole==1.2.1", "9c9948202011f37eb0a7c6768129313f00d6403ad221ec940d5e2d5d5f33a407")
+_WHEEL = Fetched(
+    "recbole.whl", "pip:recbole==1.2.1", "9c9948202011f37eb0a7c6768129313f00d6403ad221ec940d5e2d5d5f33a407"
+)
 RATINGS = PublicSet(
     "MovieLens 100k",
     "recsys",

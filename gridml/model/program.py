@@ -317,9 +317,8 @@ class Program:
                     f"the graph has {count:,} {of.name} vertices, and a stage takes {of.name} as its context; expected "
                     f"one, added with g.add({of.name}, ...), or an edge that leads to those that are meant."
                 )
-        driver = self.shape.driver.__name__
-        if driver in graph.tables:
-            for of in of_stages:
+        for of in of_stages:
+            if (driver := self.shape.driver.__name__) in graph.tables:
                 graph.reach(driver, of)
 
     def driving(self, graph: Graph) -> str:

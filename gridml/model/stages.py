@@ -139,11 +139,11 @@ class Exchange(Stage):
         scanned = describe(self.over)
         ends = [describe(scanned.target(name)).name for name in scanned.edges]
         bound = tuple(self._argument(name, scanned, ends) for name in self.hints)
-        vertex, end, link, links = (
-            self._only(bound, part) for part in (Part.SCANNED, Part.END, Part.LINK, Part.LINKS)
-        )
+        vertex, end, link, links = (self._only(bound, part) for part in (Part.SCANNED, Part.END, Part.LINK, Part.LINKS))
         if vertex is None:
-            raise ProgramError(f"{self.name} looks at {scanned.name}, and takes none; give it one argument of the type.")
+            raise ProgramError(
+                f"{self.name} looks at {scanned.name}, and takes none; give it one argument of the type."
+            )
         if links is not None and (end is not None or link is not None):
             raise ProgramError(
                 f"{self.name} takes both {links.name}, all edges, and one edge; expected either (item: Item, rating: "
@@ -263,9 +263,10 @@ def global_sync(function: Callable[[Any], None], /) -> GlobalSync:
 class MiniBatch:
     """Stages that a worker runs one after the other, on up to `size` vertices at a time.
 
-    Vertices are drawn in a new order in each pass. `slack` bounds how far mini-batches of different workers may be apart;
-    so far it can only be infinite. `exact=True` forbids the compiler to change the order of sums (it vectorises by
-    that), so that compiled stages compute what plain Python does, bit for bit. Raises ProgramError for invalid options.
+    Vertices are drawn in a new order in each pass. `slack` is how many mini-batches a worker may be ahead of another; so
+    far it can only be infinite. `exact=True` forbids the compiler to change the order of sums, which it does to
+    vectorise them: compiled stages then compute what plain Python does, bit for bit. Raises ProgramError for invalid
+    options.
     """
 
     stages: Sequence[Exchange | Apply]
@@ -275,9 +276,10 @@ class MiniBatch:
 
     def __post_init__(self) -> None:
         kinds = (Exchange, Apply)
-        if isinstance(self.stages, str) or not isinstance(self.stages, Sequence) or not self.stages:
+        if not isinstance(self.stages, list | tuple) or not self.stages:
             raise ProgramError(f"MiniBatch got {self.stages!r}; expected a list of stages, as in [learn].")
-        for each in self.stages:
+        given: Sequence[Any] = self.stages
+        for each in given:
             if not isinstance(each, kinds):
                 named = each.name if isinstance(each, Stage) else getattr(each, "__name__", repr(each))
                 after = " What follows a pass stands behind the MiniBatch." * isinstance(each, GlobalSync)
@@ -307,10 +309,7 @@ class Stages(Shape):
     def __init__(self, mini_batch: MiniBatch) -> None:
         self.mini_batch = mini_batch
         self.batch = mini_batch.size
-
-    @property
-    def function(self) -> Callable[..., Any]:
-        return self.mini_batch.stages[0].function
+        self.function = mini_batch.stages[0].function
 
     @cached_property
     def driver(self) -> type[Vertex]:
@@ -323,8 +322,8 @@ class Stages(Shape):
             )
         if describe(over[0]).replicated:
             raise ProgramError(
-                f"{self.mini_batch.stages[0].name} looks at {over[0].__name__}, which is replicated; expected over= the "
-                f"local type at which the edges start."
+                f"{self.mini_batch.stages[0].name} looks at {over[0].__name__}, which is replicated; expected over= "
+                f"the local type at which the edges start."
             )
         return over[0]
 

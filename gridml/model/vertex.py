@@ -363,7 +363,11 @@ def _declaration(cls: type[Vertex]) -> VertexType:
             owner, got = printable(cls.__name__, MAX_NAME_BYTES), printable(repr(name), MAX_NAME_BYTES)
             wanted = f"an identifier of at most {MAX_NAME_BYTES} bytes, because file names contain it"
             raise ProgramError(f"{owner} has the name {got}; expected {wanted}.")
-    taken = [name for name in (*declared.fields, *declared.workspace, *declared.edges) if name in RESERVED or name.startswith("_")]
+    taken = [
+        name
+        for name in (*declared.fields, *declared.workspace, *declared.edges)
+        if name in RESERVED or name.startswith("_")
+    ]
     if taken:
         raise ProgramError(
             f"{cls.__name__} has a field called {taken[0]}, a name that vertices and batches use themselves. Call it "

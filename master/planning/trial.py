@@ -25,8 +25,8 @@ from gridml.engine.modules import Trainable
 from gridml.engine.pace import MAX_BATCH_PARTS, next_batch, used_settings
 from gridml.engine.update_runner import BatchFailed
 from gridml.errors import NotFiniteError, ProgramError, UserCodeError
-from gridml.model.device_memory import AUTO, CPU, parse
 from gridml.model.chunk import ChunkTable
+from gridml.model.device_memory import AUTO, CPU, parse
 from gridml.model.graph import Edges, Graph
 from gridml.model.loading import load
 from gridml.model.own_imports import conflicting_names

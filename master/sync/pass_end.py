@@ -70,7 +70,8 @@ def _call(sync: GlobalSync, fields: dict[str, np.ndarray]) -> None:
         ) from error
     if returned is not None:
         raise UserCodeError(
-            f"{sync.name} returned {type(returned).__name__}; a global_sync returns nothing, it changes the context.", ""
+            f"{sync.name} returned {type(returned).__name__}; a global_sync returns nothing, it changes the context.",
+            "",
         )
 
 
