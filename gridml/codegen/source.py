@@ -182,9 +182,9 @@ class _Writer:
             name, declared = access.array, access.declared
             assert isinstance(declared, accumulator)
             if declared.by == "add":
-                text += [f"    {name}[{'...' if declared.shape else '0'}] += {name}_sum"]
+                text += [f"    {name}[{':' if declared.shape else '0'}] += {name}_sum"]
             elif declared.shape:
-                text += [f"    {name}[...] = np.maximum({name}, {name}_sum)"]
+                text += [f"    {name}[:] = np.maximum({name}, {name}_sum)"]
             else:
                 text += [f"    {name}[0] = max({name}[0], {name}_sum)"]
         if logs:

@@ -141,6 +141,11 @@ class Engine:
             assert isinstance(shape, Stages), "a program has f or stages"
             self._runner = StageRunner(shape, self._stages, self._tables)
 
+    def compile(self) -> None:
+        """Compile the stages of the current chunk's program, by running them on no vertices. Raises StageError."""
+        assert self._runner is not None
+        self._runner.run(0, 0, self.at)
+
     def batch_end(self, at: int, size: int, stop: int) -> tuple[int, bool]:
         """Return (the end of the batch that begins at row `at`, whether a push may end there).
 

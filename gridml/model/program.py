@@ -268,7 +268,7 @@ class Program:
         """What the master calls after each pass, in order."""
         return [each for each in self._work if isinstance(each, GlobalSync)]
 
-    @property
+    @cached_property
     def ends_passes(self) -> bool:
         """True if the end of a pass changes contexts, so that no pass may begin before it."""
         return bool(self.syncs) or any(of.accumulators for of in self.types().values())

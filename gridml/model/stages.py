@@ -263,8 +263,8 @@ def global_sync(function: Callable[[Any], None], /) -> GlobalSync:
 class MiniBatch:
     """Stages that a worker runs one after the other, on up to `size` vertices at a time.
 
-    Vertices are drawn in a new order in each pass. `slack` is how many mini-batches a worker may be ahead of another; so
-    far it can only be infinite. `exact=True` forbids the compiler to change the order of sums, which it does to
+    Vertices are drawn in a new order in each pass. `slack` is how many mini-batches a worker may be ahead of another;
+    so far it can only be infinite. `exact=True` forbids the compiler to change the order of sums, which it does to
     vectorise them: compiled stages then compute what plain Python does, bit for bit. Raises ProgramError for invalid
     options.
     """
