@@ -123,7 +123,10 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
     with raising_device_errors(place):
         part = engine.wire(engine.snapshot())
     fields = engine.changed_fields(0, chunk.count)
-    moved = (*_moved(part, start), *_changed(fields, graph))
+    try:
+        moved = (*_moved(part, start), *_changed(fields, graph))
+    except NotFiniteError as error:
+        raise NotFiniteError(" ".join([str(error), *islice(nonfinite_fields(graph), 1)])) from None
     odd += reads_sums(TrialBatch(file, program, graph, chunk, ends[1], state, place), part)
     if not moved and not any(each.asked for each in trainable):
         odd.append("f changed nothing that is replicated, and no field of its own vertices")

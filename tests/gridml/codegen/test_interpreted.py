@@ -18,7 +18,7 @@ from gridml.engine.update_runner import BatchFailed
 from gridml.model.loading import load
 from master.evaluation.metrics import first_chunk
 from master.store.versions import initial
-from tests.gridml.codegen.conftest import EDGE, Write, line_of
+from tests.support.stage_programs import EDGE, Write, line_of
 
 Found = dict[str, NDArray[np.generic]]
 
@@ -57,8 +57,9 @@ ALIKE = {
                          ("At.total", "User.bias")),
     "both ends": ("for f in range(SIZE):\n    p, q = user.p[f], item.q[f]\n    user.p[f] = p + at.rate * q * HALF\n"
                   "    item.q[f] = q - at.steps[f] * p / 3.0", ("User.p", "Item.q")),
-    "conditions": ("if user.age == 1 and rating.weight > 0:\n    return\nelif not user.age:\n    user.bias = 2 * user.bias "
-                   "+ abs(rating.weight)\nelse:\n    user.bias -= min(rating.weight, at.rate) if item.q[0] > 0 else 0.3",
+    "conditions": ("if user.age == 1 and rating.weight > 0:\n    return\nelif not user.age:\n"
+                   "    user.bias = 2 * user.bias + abs(rating.weight)\nelse:\n"
+                   "    user.bias -= min(rating.weight, at.rate) if item.q[0] > 0 else 0.3",
                    ("User.bias",)),
     "counts": ("at.count[user.age] += 2\nat.by_size[(user.age + 1) % SIZE] += 1\n"
                "at.worst = max(at.worst, rating.weight)\nuser.bias += at.count[0]",

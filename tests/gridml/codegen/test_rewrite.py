@@ -9,7 +9,7 @@ import pytest
 from gridml.codegen.rewrite import StageError
 from gridml.codegen.source import kernel_of
 from gridml.model.loading import load
-from tests.gridml.codegen.conftest import Write, kernel_in, line_of, stages_in
+from tests.support.stage_programs import Write, kernel_in, line_of, stages_in
 
 REFUSED = {
     "user.rank[0] = 1.0": "User has no field 'rank'; it has ['age', 'bias', 'p']",

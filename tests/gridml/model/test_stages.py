@@ -98,7 +98,7 @@ def test_a_number_is_that_of_all_vertices_and_accumulators_begin_as_0() -> None:
         gridml.Graph().add(At)
     with pytest.raises(ProgramError, match=r"unknown fields \['share'\]"):
         gridml.Graph().add(Item, q=0, share=0)
-    with pytest.raises(ProgramError, match="Tag.count got dtype float64; declared is int64"):
+    with pytest.raises(ProgramError, match=r"Tag\.count got dtype float64; declared is int64"):
         gridml.Graph().add(Tag, 2, count=0.5)
 
 
@@ -125,9 +125,7 @@ def test_of_several_edges_the_one_that_an_argument_names() -> None:
     def unclear(user: User, tag: Tag, at: At) -> None: ...
 
     assert tag.edge == "liked"
-    with pytest.raises(
-        ProgramError, match="unclear takes Tag, and User has several edges to it; call .* liked, shunned"
-    ):
+    with pytest.raises(ProgramError, match=r"unclear takes Tag, and User has several edges to it; .* liked, shunned"):
         program(unclear)
 
 
@@ -184,7 +182,7 @@ def of_user(user: User) -> None: ...
         (lambda: gridml.exchange(over=User, when="p"), r"exchange got when='p'; .* one number, such as \['age'\]"),
         (lambda: gridml.apply(3, at="mirror"), "apply got 3; expected a vertex type"),
         (lambda: gridml.apply(Item, at="owner"), "apply got at='owner'; expected 'mirror'"),
-        (lambda: program(gridml.apply(User, at="mirror")(of_user), learn), "of_user is applied to mirrors of User, which"),
+        (lambda: program(gridml.apply(User, at="mirror")(of_user), learn), "of_user is applied to mirrors of User,"),
         (lambda: program(gridml.apply(Item, at="mirror")(of_tag), learn), "of_tag is applied to Item, and takes none"),
         (lambda: program(gridml.apply(Item, at="mirror")(mirrors)), "look at nothing; expected one local type"),
         (lambda: program(gridml.apply(At, at="mirror")(cool.function), learn), "to which no edge of User leads"),
@@ -200,7 +198,7 @@ def of_user(user: User) -> None: ...
         (lambda: gridml.Program(graph, []), "Program got list as its update"),
         (lambda: gridml.Program(graph, [cool]), "Program got GlobalSync as its update"),
         (lambda: program(learn, after=[learn]), "Program got Exchange behind the first of its list"),
-        (lambda: program(learn, after=[gridml.global_sync(of_user)]), "of_user takes .*; a global_sync takes one argument"),
+        (lambda: program(learn, after=[gridml.global_sync(of_user)]), "of_user takes .*; a global_sync takes one"),
         (lambda: gridml.accumulator("float64", by="mean"), "accumulator got by='mean'"),  # type: ignore[arg-type]
     ],
 )  # fmt: skip
