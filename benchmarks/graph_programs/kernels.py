@@ -62,7 +62,7 @@ print(json.dumps([imported - began, loaded - imported, time.process_time() - loa
 """
 
 
-@njit(nogil=True, fastmath=set(FAST), error_model="numpy")  # type: ignore[untyped-decorator]
+@njit(nogil=True, fastmath=set(FAST), error_model="numpy")
 def by_hand(
     offsets: Array, items: Array, stars: Array, bias: Array, p: Array, bias_of: Array, q: Array, mean: Any, rate: Any,
     ridge: Any, out: Array,

@@ -22,18 +22,18 @@ from numpy.typing import NDArray
 from gridml.codegen.rewrite import Code, Fields, called, field_target, is_max_of, own_functions
 from gridml.codegen.source import Column, Kernel, checked
 from gridml.model.stage_fields import accumulator
-from gridml.model.stages import Apply, Argument, Exchange, Part
+from gridml.model.stages import ApplyStage, Argument, ExchangeStage, Part
 
 Array = NDArray[Any]
 Columns = Mapping[str, Any]  # by field: its array, or a number
 
 
-class View:
+class VertexView:
     """A vertex, or an edge, of a stage that runs as plain Python."""
 
     __slots__ = ("_changes", "_columns", "_end", "_row")
 
-    def __init__(self, columns: Columns, row: int, changes: Changes, end: View | None = None) -> None:
+    def __init__(self, columns: Columns, row: int, changes: PendingChanges, end: VertexView | None = None) -> None:
         for name, value in (("_columns", columns), ("_row", row), ("_changes", changes), ("_end", end)):
             object.__setattr__(self, name, value)
 
@@ -47,21 +47,21 @@ class View:
         self._columns[name][self._row] = value
 
 
-class Edges:
+class LinkViews:
     """The edges of one vertex: `gridml.Links`."""
 
-    def __init__(self, each: Sequence[tuple[int, int]], link: Columns, end: Columns, changes: Changes) -> None:
+    def __init__(self, each: Sequence[tuple[int, int]], link: Columns, end: Columns, changes: PendingChanges) -> None:
         self._each, self._link, self._end, self._changes = each, link, end, changes
 
     def __len__(self) -> int:
         return len(self._each)
 
-    def __iter__(self) -> Iterator[View]:
+    def __iter__(self) -> Iterator[VertexView]:
         for edge, end in self._each:
-            yield View(self._link, edge, self._changes, View(self._end, end, self._changes))
+            yield VertexView(self._link, edge, self._changes, VertexView(self._end, end, self._changes))
 
 
-class Changes:
+class PendingChanges:
     """Changes that are in force only when a stage, or the mini-batch, ends."""
 
     def __init__(self, columns: Sequence[Column], arrays: Sequence[Any]) -> None:
@@ -76,7 +76,9 @@ class Changes:
             if column.logs:
                 self.logs[access.array] = []
 
-    def add(self, view: View, column: str, row: int, index: tuple[int, ...], shape: tuple[int, ...], by: Any) -> None:
+    def add(
+        self, view: VertexView, column: str, row: int, index: tuple[int, ...], shape: tuple[int, ...], by: Any
+    ) -> None:
         """Add to an element of a field."""
         if column in self._sums:
             place = index or (0,)
@@ -99,17 +101,17 @@ class Changes:
             array[...] = array + total if declared.by == "add" else np.maximum(array, total)
 
 
-def interpreted(stage: Exchange | Apply, kernel: Kernel) -> Callable[..., Any]:
+def interpreted(stage: ExchangeStage | ApplyStage, kernel: Kernel) -> Callable[..., Any]:
     """Return a function that is called like the kernel of a stage, and runs its Python."""
     fields = checked(stage)
     dtype = fields.float_dtype(column.access for column in kernel.columns)
     function = _function(fields.code, fields, dtype)
 
     def run(*given: Any) -> Any:
-        count = 4 if isinstance(stage, Exchange) else 1
+        count = 4 if isinstance(stage, ExchangeStage) else 1
         span, rest = given[:count], given[count:]
         arrays, logs = rest[: len(kernel.columns)], rest[len(kernel.columns) :]
-        changes = Changes(kernel.columns, arrays)
+        changes = PendingChanges(kernel.columns, arrays)
         columns: dict[tuple[str, bool], dict[str, Any]] = {}
         for column, array in zip(kernel.columns, arrays, strict=True):
             access = column.access
@@ -130,18 +132,18 @@ def interpreted(stage: Exchange | Apply, kernel: Kernel) -> Callable[..., Any]:
 
 
 def _calls(
-    stage: Exchange | Apply,
+    stage: ExchangeStage | ApplyStage,
     kernel: Kernel,
     span: Sequence[Any],
     columns: Mapping[tuple[str, bool], Columns],
-    changes: Changes,
+    changes: PendingChanges,
 ) -> Iterator[list[Any]]:
     """Yield the arguments of each call of the stage."""
 
-    def view(argument: Argument, row: int) -> View:
-        return View(columns.get((argument.name, False), {}), row, changes)
+    def view(argument: Argument, row: int) -> VertexView:
+        return VertexView(columns.get((argument.name, False), {}), row, changes)
 
-    if isinstance(stage, Apply):
+    if isinstance(stage, ApplyStage):
         for row in span[0].tolist():
             yield [view(each, row if each.part is Part.SCANNED else 0) for each in stage.arguments]
         return
@@ -153,7 +155,7 @@ def _calls(
             continue
         edges = [(edge, int(ends[edge])) for edge in range(int(offsets[row]), int(offsets[row + 1]))]
         if links is not None:
-            each = Edges(edges, columns.get((links.name, False), {}), columns.get((links.name, True), {}), changes)
+            each = LinkViews(edges, columns.get((links.name, False), {}), columns.get((links.name, True), {}), changes)
             yield [each if a is links else view(a, row if a is scanned else 0) for a in stage.arguments]
             continue
         for edge, end in edges:
@@ -279,11 +281,11 @@ class _Numbers(ast.NodeTransformer):
         return ast.copy_location(ast.Name(name, ast.Load()), node)
 
 
-def _add(view: View, column: str, index: tuple[int, ...], shape: tuple[int, ...], by: Any) -> None:
+def _add(view: VertexView, column: str, index: tuple[int, ...], shape: tuple[int, ...], by: Any) -> None:
     view._changes.add(view, column, view._row, index, shape, by)
 
 
-def _raise(view: View, column: str, index: tuple[int, ...], shape: tuple[int, ...], to: Any) -> None:
+def _raise(view: VertexView, column: str, index: tuple[int, ...], shape: tuple[int, ...], to: Any) -> None:
     view._changes.raise_to(column, index, to)
 
 

@@ -29,7 +29,7 @@ from gridml.aggregates import rule_for
 from gridml.aggregates.sums import Add, Owned
 from gridml.errors import ProgramError
 from gridml.model.stage_fields import accumulator, derived, scratch
-from gridml.model.stages import Apply, Argument, Exchange, Part, Stage
+from gridml.model.stages import ApplyStage, Argument, ExchangeStage, Part, StageFunction
 from gridml.model.vertex import VertexType, array, edge
 
 BUILTINS = frozenset(("abs", "min", "max", "range", "len", "int", "float", "bool"))
@@ -171,7 +171,7 @@ def edge_fields(declared: edge) -> dict[str, array]:
 class Fields:
     """Finds fields in the code of a stage, and says how each may be written."""
 
-    def __init__(self, stage: Exchange | Apply, code: Code) -> None:
+    def __init__(self, stage: ExchangeStage | ApplyStage, code: Code) -> None:
         self.stage = stage
         self.code = code
         self.arguments = {argument.name: argument for argument in stage.arguments}
@@ -193,7 +193,7 @@ class Fields:
     @cached_property
     def link_fields(self) -> dict[str, array]:
         """The fields of the edges that the stage looks at."""
-        if not isinstance(self.stage, Exchange):
+        if not isinstance(self.stage, ExchangeStage):
             return {}
         scanned = next(a.type for a in self.stage.arguments if a.part is Part.SCANNED)
         assert scanned is not None
@@ -255,14 +255,14 @@ class Fields:
         wrong = None
         if isinstance(declared, accumulator):
             form = f"{access} += x" if declared.by == "add" else f"{access} = max({access}, x)"
-            if isinstance(self.stage, Apply):
+            if isinstance(self.stage, ApplyStage):
                 wrong = "is an accumulator, and mirrors of several workers would count twice; add to it in an exchange."
             elif not (adds if declared.by == "add" else raises):
                 wrong = f"is an accumulator, and is written as another; write {form}."
         elif isinstance(declared, scratch):
             pass
         elif isinstance(declared, derived):
-            if not isinstance(self.stage, Apply) or part is not Part.SCANNED:
+            if not isinstance(self.stage, ApplyStage) or part is not Part.SCANNED:
                 wrong = "is derived; it is written in @gridml.apply(..., at='mirror') of its type alone."
         elif of is None:
             wrong = "was written; the weight of an edge does not change."
@@ -272,7 +272,7 @@ class Fields:
                     f"was written; declare {access.name} = gridml.array({str(declared.dtype)!r}, "
                     f"{declared.shape}, mutable=True)."
                 )
-        elif isinstance(self.stage, Apply):
+        elif isinstance(self.stage, ApplyStage):
             wrong = (
                 f"was written by an apply at mirrors, which every worker repeats; it may write fields declared "
                 f"gridml.derived. What changes {of.name} once is an exchange, or a global_sync."
@@ -334,7 +334,7 @@ def called(code: Code, node: ast.Call) -> FunctionType | str:
             return f"np.{value.__name__}"
         if isinstance(value, FunctionType):
             return value
-        if isinstance(value, Stage):
+        if isinstance(value, StageFunction):
             raise code.error(node, f"{func.id} is a stage, and stages call no stages; call a plain function.")
     raise code.error(
         node,

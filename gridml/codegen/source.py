@@ -27,7 +27,7 @@ from gridml.codegen.rewrite import (
     own_functions,
 )
 from gridml.model.stage_fields import accumulator
-from gridml.model.stages import Apply, Exchange, Part
+from gridml.model.stages import ApplyStage, ExchangeStage, Part
 
 _GROWN = """def _grown(values):
     longer = np.empty(2 * len(values), values.dtype)
@@ -60,12 +60,12 @@ class Kernel:
     when: str | None
 
 
-def kernel_of(stage: Exchange | Apply, *, exact: bool = False) -> Kernel:
+def kernel_of(stage: ExchangeStage | ApplyStage, *, exact: bool = False) -> Kernel:
     """Return the kernel of a stage. Raises StageError, at the user's line, for what cannot be compiled."""
     return _Writer(stage, exact=exact).kernel()
 
 
-def checked(stage: Exchange | Apply) -> Fields:
+def checked(stage: ExchangeStage | ApplyStage) -> Fields:
     """Check the code of a stage, and return its fields. Raises StageError."""
     code = Code.of(stage.function)
     check_nodes(code, code.body, returns=False)
@@ -85,7 +85,7 @@ def _check_returns(code: Code, loop: ast.For | ast.While) -> None:
 
 
 class _Writer:
-    def __init__(self, stage: Exchange | Apply, *, exact: bool) -> None:
+    def __init__(self, stage: ExchangeStage | ApplyStage, *, exact: bool) -> None:
         self._stage = stage
         self._fields = checked(stage)
         self._code = self._fields.code
@@ -94,7 +94,7 @@ class _Writer:
         self._lines: dict[int, tuple[str, int]] = {}
 
     def kernel(self) -> Kernel:
-        edges = isinstance(self._stage, Exchange)
+        edges = isinstance(self._stage, ExchangeStage)
         pass_one = _Rewriter(self._fields, np.dtype(np.float64))
         for statement in self._code.body:
             pass_one.visit(copy.deepcopy(statement))  # finds the fields; the numbers' dtype follows from these
@@ -114,7 +114,7 @@ class _Writer:
         return Kernel(text, tuple(columns), tuple(numbers.items()), self._lines, None if when is None else when.array)
 
     def _when(self) -> Access | None:
-        if not isinstance(self._stage, Exchange) or self._stage.when is None:
+        if not isinstance(self._stage, ExchangeStage) or self._stage.when is None:
             return None
         scanned = next(each for each in self._stage.arguments if each.part is Part.SCANNED)
         assert scanned.type is not None
@@ -157,7 +157,7 @@ class _Writer:
     def _kernel(
         self, columns: Sequence[Column], numbers: Sequence[str], body: list[ast.stmt], when: Access | None
     ) -> None:
-        exchange, text = isinstance(self._stage, Exchange), self._text
+        exchange, text = isinstance(self._stage, ExchangeStage), self._text
         logs = [column.access.array for column in columns if column.logs]
         arguments = ["_start", "_stop", "_offsets", "_ends"] if exchange else ["_order"]
         arguments += [column.access.array for column in columns]

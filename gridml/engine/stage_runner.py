@@ -20,7 +20,7 @@ from gridml.codegen.source import Column, Kernel, kernel_of
 from gridml.model.batch import Rows
 from gridml.model.chunk import ChunkEdges
 from gridml.model.schedule import Progress
-from gridml.model.stages import Apply, Exchange, Part, Stages
+from gridml.model.stages import ApplyStage, ExchangeStage, Part, Stages
 from gridml.model.vertex import describe
 
 Array = NDArray[Any]
@@ -49,7 +49,7 @@ class Csr:
 class CompiledStage:
     """A stage with its kernel."""
 
-    stage: Exchange | Apply
+    stage: ExchangeStage | ApplyStage
     kernel: Kernel
     call: Callable[..., Any]
     file: str  #: of the generated module; "" for plain Python
@@ -126,9 +126,9 @@ class StageRunner:
         each.logs = [(at, by) for at, by, _ in made]
         return made
 
-    def _span(self, stage: Exchange | Apply, start: int, stop: int) -> list[Any]:
+    def _span(self, stage: ExchangeStage | ApplyStage, start: int, stop: int) -> list[Any]:
         """Return the first arguments of a kernel, which say what it goes over."""
-        if isinstance(stage, Exchange):
+        if isinstance(stage, ExchangeStage):
             csr = self._edges(stage.edge)
             return [start, stop, csr.offsets, csr.ends]
         parts = [self._edges(name) for name in self._reads[describe(stage.over).name]]
@@ -144,7 +144,7 @@ class StageRunner:
         """Return an argument of a kernel."""
         access = column.access
         if access.type is None:
-            assert isinstance(each.stage, Exchange)
+            assert isinstance(each.stage, ExchangeStage)
             return _read_only(self._edges(each.stage.edge).fields[access.name])
         values = self._values(column)
         if column.is_number:

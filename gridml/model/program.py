@@ -210,8 +210,9 @@ class Program:
             )
         for each in after:
             if not isinstance(each, GlobalSync):
+                named = getattr(each, "name", type(each).__name__)
                 raise ProgramError(
-                    f"Program got {type(each).__name__} behind the first of its list; expected functions under "
+                    f"Program got {named} behind the first of its list; expected functions under "
                     f"@gridml.global_sync there, and one MiniBatch before them."
                 )
         given: dict[str, Any] = {"graph": self.graph, "evaluate": self.evaluate, "schedule": self.schedule}

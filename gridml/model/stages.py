@@ -66,7 +66,7 @@ class Argument:
 
 
 @dataclass(eq=False)
-class Stage:
+class StageFunction:
     """A function of stages. Its code runs compiled, or as plain Python (`gridml.codegen`)."""
 
     function: Callable[..., Any]
@@ -127,7 +127,7 @@ class Stage:
 
 
 @dataclass(eq=False)
-class Exchange(Stage):
+class ExchangeStage(StageFunction):
     """A stage that looks at every edge of the mini-batch's vertices, as `exchange` explains."""
 
     over: type[Vertex]
@@ -172,7 +172,7 @@ class Exchange(Stage):
 
 
 @dataclass(eq=False)
-class Apply(Stage):
+class ApplyStage(StageFunction):
     """A stage that looks at every mirror of a type that the mini-batch touches, as `apply` explains."""
 
     over: type[Vertex]
@@ -193,7 +193,7 @@ class Apply(Stage):
 
 
 @dataclass(eq=False)
-class GlobalSync(Stage):
+class GlobalSync(StageFunction):
     """A function that the master calls after each pass, as `global_sync` explains."""
 
     @cached_property
@@ -209,7 +209,7 @@ class GlobalSync(Stage):
         return describe(hints[0])
 
 
-def exchange(*, over: type[Vertex], when: str | None = None) -> Callable[[Callable[..., None]], Exchange]:
+def exchange(*, over: type[Vertex], when: str | None = None) -> Callable[[Callable[..., None]], ExchangeStage]:
     """Declare a stage that looks at every edge of the vertices of a mini-batch, which are of type `over`.
 
         @gridml.exchange(over=User)
@@ -230,10 +230,10 @@ def exchange(*, over: type[Vertex], when: str | None = None) -> Callable[[Callab
             f"exchange got when={when!r}; expected the name of a field of {over.__name__} that is one number, such as "
             f"{[name for name, each in describe(over).arrays.items() if not each.shape]}."
         )
-    return lambda function: Exchange(function, over, when)
+    return lambda function: ExchangeStage(function, over, when)
 
 
-def apply(over: type[Vertex], /, *, at: Where) -> Callable[[Callable[..., None]], Apply]:
+def apply(over: type[Vertex], /, *, at: Where) -> Callable[[Callable[..., None]], ApplyStage]:
     """Declare a stage that looks at vertices of a replicated type.
 
     With `at="mirror"`, each worker calls it for its own copy of every vertex that edges of the mini-batch lead to, and
@@ -243,7 +243,7 @@ def apply(over: type[Vertex], /, *, at: Where) -> Callable[[Callable[..., None]]
         raise ProgramError(f"apply got {over!r}; expected a vertex type, as in @gridml.apply(Word, at='mirror').")
     if at != "mirror":
         raise ProgramError(f"apply got at={at!r}; expected 'mirror'. What is done once a pass is a gridml.global_sync.")
-    return lambda function: Apply(function, over)
+    return lambda function: ApplyStage(function, over)
 
 
 def global_sync(function: Callable[[Any], None], /) -> GlobalSync:
@@ -269,19 +269,19 @@ class MiniBatch:
     options.
     """
 
-    stages: Sequence[Exchange | Apply]
+    stages: Sequence[ExchangeStage | ApplyStage]
     size: int
     slack: float = math.inf
     exact: bool = False
 
     def __post_init__(self) -> None:
-        kinds = (Exchange, Apply)
+        kinds = (ExchangeStage, ApplyStage)
         if not isinstance(self.stages, list | tuple) or not self.stages:
             raise ProgramError(f"MiniBatch got {self.stages!r}; expected a list of stages, as in [learn].")
         given: Sequence[Any] = self.stages
         for each in given:
             if not isinstance(each, kinds):
-                named = each.name if isinstance(each, Stage) else getattr(each, "__name__", repr(each))
+                named = each.name if isinstance(each, StageFunction) else getattr(each, "__name__", repr(each))
                 after = " What follows a pass stands behind the MiniBatch." * isinstance(each, GlobalSync)
                 after += " A function for torch stands in the program itself: [train]." * isinstance(each, Update)
                 raise ProgramError(
@@ -314,7 +314,7 @@ class Stages(Shape):
     @cached_property
     def driver(self) -> type[Vertex]:
         """The local type whose edges the stages look at. Raises ProgramError unless there is exactly one."""
-        over = list(dict.fromkeys(each.over for each in self.mini_batch.stages if isinstance(each, Exchange)))
+        over = list(dict.fromkeys(each.over for each in self.mini_batch.stages if isinstance(each, ExchangeStage)))
         if len(over) != 1:
             raise ProgramError(
                 f"the exchanges of a MiniBatch look at {', '.join(each.__name__ for each in over) or 'nothing'}; "
@@ -347,7 +347,7 @@ class Stages(Shape):
         scanned = describe(self.driver)
         ends = {name: describe(scanned.target(name)) for name in scanned.edges}
         for each in self.mini_batch.stages:
-            if isinstance(each, Exchange):
+            if isinstance(each, ExchangeStage):
                 if not ends[each.edge].replicated:
                     raise ProgramError(
                         f"{each.name} looks at edges from {scanned.name} to {ends[each.edge].name}, which is local; "

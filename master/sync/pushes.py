@@ -430,7 +430,9 @@ class Pushes:
             self._events.record("epoch", facts, f"epoch {epoch + 1} is credited in full, in version {version}")
             if ended.totals:
                 text = ", ".join(f"{name} {total:.6g}" for name, total in ended.totals.items())
-                self._events.record("totals", {"epoch": epoch + 1, **ended.totals}, f"epoch {epoch + 1}: {text}")
+                self._events.record(
+                    "totals", {"epoch": epoch + 1, "totals": ended.totals}, f"epoch {epoch + 1}: {text}"
+                )
             workers, reason = helpful_workers(self._spread.facts)
             text = f"{'unknown' if workers is None else f'{workers:,} workers'}: {reason}"
             self._events.record("helpful", {"epoch": epoch + 1, "workers": workers}, text, quiet=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from gridml.codegen.source import Kernel, kernel_of
 from gridml.model.loading import load
 from gridml.model.program import Program
-from gridml.model.stages import Apply, Exchange, Stages
+from gridml.model.stages import ApplyStage, ExchangeStage, Stages
 
 TYPES = '''"""A program of the tests."""
 
@@ -83,7 +83,7 @@ EDGE = "user: User, item: Item, rating: gridml.Link, at: At"
 Write = Callable[..., Path]
 
 
-def stages_in(program: Program) -> list[Exchange | Apply]:
+def stages_in(program: Program) -> list[ExchangeStage | ApplyStage]:
     assert isinstance(program.shape, Stages)
     return list(program.shape.mini_batch.stages)
 

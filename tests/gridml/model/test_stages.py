@@ -197,7 +197,7 @@ def of_user(user: User) -> None: ...
         (lambda: gridml.MiniBatch([learn], size=2, exact=1), "MiniBatch got exact=1; expected True or False"),  # type: ignore[arg-type]
         (lambda: gridml.Program(graph, []), "Program got list as its update"),
         (lambda: gridml.Program(graph, [cool]), "Program got GlobalSync as its update"),
-        (lambda: program(learn, after=[learn]), "Program got Exchange behind the first of its list"),
+        (lambda: program(learn, after=[learn]), "Program got learn behind the first of its list"),
         (lambda: program(learn, after=[gridml.global_sync(of_user)]), "of_user takes .*; a global_sync takes one"),
         (lambda: gridml.accumulator("float64", by="mean"), "accumulator got by='mean'"),  # type: ignore[arg-type]
     ],
