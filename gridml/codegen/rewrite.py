@@ -165,7 +165,8 @@ class Access:
 
 def edge_fields(declared: edge) -> dict[str, array]:
     """Return the fields of an edge, by name."""
-    return {} if declared.weight is None else {"weight": array(declared.weight)}
+    weight = {} if declared.weight is None else {"weight": array(declared.weight)}
+    return {**weight, **declared.fields}
 
 
 class Fields:
@@ -265,7 +266,8 @@ class Fields:
             if not isinstance(self.stage, ApplyStage) or part is not Part.SCANNED:
                 wrong = "is derived; it is written in @gridml.apply(..., at='mirror') of its type alone."
         elif of is None:
-            wrong = "was written; the weight of an edge does not change."
+            if not declared.mutable:
+                wrong = "was written; of an edge only fields change that are declared gridml.array(..., mutable=True)."
         elif not of.replicated:
             if not declared.mutable:
                 wrong = (

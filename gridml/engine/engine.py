@@ -350,6 +350,12 @@ class Engine:
             table.dirty[:] = False
             values = {field: table.fields[field] for field in sorted(table.changed)}
             fields[name] = RowValues(table.ids, values).take(at)
+        driving = self._rows(self._driver)
+        for name, edges in driving.edges.items():
+            if edges.places is not None:
+                mutable = driving.vertex_type.mutable_of_edge(name)
+                values = {field: edges.fields[field] for field in mutable}
+                fields[f"{self._driver}:{name}"] = RowValues(edges.places, values).take(edges.span(start, stop))
         return fields
 
     def restart(self, newest: ReplicaPart) -> None:

@@ -40,8 +40,8 @@ class Csr:
         offsets = edges.offsets
         if offsets is None:
             offsets = np.arange(count + 1, dtype=np.int64) * edges.degree
-        fields = {} if edges.weight is None else {"weight": edges.weight}
-        return cls(offsets, edges.index.astype(np.int32), fields)
+        weight = {} if edges.weight is None else {"weight": edges.weight}
+        return cls(offsets, edges.index.astype(np.int32), {**weight, **edges.fields})
 
 
 @final
@@ -145,7 +145,8 @@ class StageRunner:
         access = column.access
         if access.type is None:
             assert isinstance(each.stage, ExchangeStage)
-            return _read_only(self._edges(each.stage.edge).fields[access.name])
+            values = self._edges(each.stage.edge).fields[access.name]
+            return values if column.is_written else _read_only(values)
         values = self._values(column)
         if column.is_number:
             return values[0]

@@ -53,31 +53,39 @@ class Edges:
     degree: int = 1
     constant: int | None = None  #: the target that all vertices share, such as the network; then `targets` is empty
     weight: Array | None = None  #: (m,)
+    fields: Mapping[str, Array] = field(default_factory=dict)  #: (m, *shape) by further field
+
+    def places(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the positions of the edges of `rows` among all edges, in order. Not for a `constant` target."""
+        if self.offsets is None:
+            return (rows[:, None] * self.degree + np.arange(self.degree)).ravel()
+        begin, end = self.offsets[rows], self.offsets[rows + 1]
+        lengths = end - begin
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        places: NDArray[np.int64] = np.repeat(begin - offsets[:-1], lengths) + np.arange(offsets[-1])
+        return places
 
     def of(self, rows: NDArray[np.int64]) -> tuple[Array | None, Array, Array | None]:
         """Return (offsets, targets, weight) of the edges of `rows`; offsets are None if all degrees are equal."""
         if self.constant is not None:
             return None, np.full(len(rows), self.constant, np.int64), None
-        if self.offsets is None:
-            at = (rows[:, None] * self.degree + np.arange(self.degree)).ravel()
-            offsets = None
-        else:
-            begin, end = self.offsets[rows], self.offsets[rows + 1]
-            lengths = end - begin
-            offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-            at = np.repeat(begin - offsets[:-1], lengths) + np.arange(offsets[-1])
+        at, offsets = self.places(rows), None
+        if self.offsets is not None:
+            offsets = np.concatenate([[0], np.cumsum(self.offsets[rows + 1] - self.offsets[rows])]).astype(np.int64)
         weight = None if self.weight is None else np.asarray(self.weight[at])
         return offsets, np.asarray(self.targets[at], np.int64), weight
 
     def digest(self) -> str:
         """Return a SHA-256 of the edges and of the form in which they are stored, in hexadecimal."""
         arrays = [array_digest(part) for part in (self.targets, self.offsets, self.weight) if part is not None]
+        arrays += [f"{name} {array_digest(values)}" for name, values in sorted(self.fields.items())]
         form = [self.count, self.degree, self.constant, self.offsets is None, self.weight is None]
         return hashlib.sha256(f"{form} {arrays}".encode()).hexdigest()
 
 
-def csr(offsets: Array, targets: Array, weight: Array | None = None) -> Edges:
-    """Make edges: vertex i has the targets `targets[offsets[i]:offsets[i+1]]`, with `weight` (m,) in the same order.
+def csr(offsets: Array, targets: Array, weight: Array | None = None, **fields: Array) -> Edges:
+    """Make edges: vertex i has the targets `targets[offsets[i]:offsets[i+1]]`, with `weight` (m,) in the same order, and
+    further `fields` (m, *shape), as in `topic=topic`.
 
     Raises ProgramError for offsets that do not start at 0, that decrease, or that do not end at len(targets).
     """
@@ -101,7 +109,13 @@ def csr(offsets: Array, targets: Array, weight: Array | None = None) -> Edges:
         raise ProgramError(
             f"csr got weights of shape {weight.shape} for {len(targets):,} targets; give one number for each edge."
         )
-    return Edges(len(offsets) - 1, targets, offsets, weight=weight)
+    columns = {name: _array(f"the field {name} of csr", values) for name, values in fields.items()}
+    wrong = next((name for name, column in columns.items() if column.shape[:1] != targets.shape), None)
+    if wrong is not None:
+        raise ProgramError(
+            f"csr got {wrong} of shape {columns[wrong].shape} for {len(targets):,} targets; give one value for each edge."
+        )
+    return Edges(len(offsets) - 1, targets, offsets, weight=weight, fields=columns)
 
 
 @dataclass
@@ -239,6 +253,28 @@ class Graph:
     def local(self) -> list[Table]:
         return [t for t in self.tables.values() if not t.type.replicated]
 
+    def mutable_columns(self) -> dict[str, Array]:
+        """Return the columns of local vertices, and of their edges, that f or stages may change, by "OWNER.field": the
+        owner is a type, or "Type:edge"."""
+        fields = {f"{t.type.name}.{name}": t.columns[name] for t in self.local for name in t.type.mutable}
+        return fields | {
+            f"{t.type.name}:{name}.{each}": t.edges[name].fields[each]
+            for t in self.local
+            for name in t.edges
+            for each in t.type.mutable_of_edge(name)
+        }
+
+    def replace_column(self, field: str, column: Array) -> None:
+        """Put a column in place of one of `mutable_columns`."""
+        owner, name = field.split(".")
+        type_name, _, edge_name = owner.partition(":")
+        table = self.tables[type_name]
+        if edge_name:
+            edges = table.edges[edge_name]
+            table.edges[edge_name] = replace(edges, fields={**edges.fields, name: column})
+        else:
+            table.columns[name] = column
+
     def fingerprint(self) -> dict[str, Any]:
         """Return the properties that must not change for a run to resume with this graph: types, counts, dtypes, shapes
         and mutable fields."""
@@ -248,6 +284,11 @@ class Graph:
                 "fields": {n: [a.dtype.str, list(a.shape), a.mutable] for n, a in t.type.arrays.items()}
                 | {n: [r.dtype.str, list(r.shape), "text" if r.text else "ragged"] for n, r in t.type.ragged.items()},
                 "modules": sorted(t.type.modules),
+                **{
+                    f"edges {name}": {n: [a.dtype.str, list(a.shape), a.mutable] for n, a in declared.fields.items()}
+                    for name, declared in sorted(t.type.edges.items())
+                    if declared.fields
+                },
             }
             for name, t in sorted(self.tables.items())
         }
@@ -341,7 +382,26 @@ def _edges(vertex_type: VertexType, name: str, value: Any, count: int) -> Edges:
     if edges.weight is not None and declared.weight is not None and edges.weight.dtype != declared.weight:
         weight = converted(f"the weight of {vertex_type.name}.{name}", edges.weight, declared.weight)
         edges = replace(edges, weight=weight)
+    if declared.fields or edges.fields:
+        edges = replace(edges, fields=_edge_fields(f"{vertex_type.name}.{name}", declared, edges))
     return edges
+
+
+def _edge_fields(name: str, declared: edge, edges: Edges) -> dict[str, Array]:
+    """Return the declared fields of edges. Raises ProgramError for missing, unknown or wrong ones."""
+    if declared.fields.keys() != edges.fields.keys():
+        given = ", ".join(f"{each}=..." for each in declared.fields)
+        raise ProgramError(
+            f"{name} is declared with the fields {list(declared.fields)}, and got {list(edges.fields)}; give them as in "
+            f"gridml.csr(offsets, targets{f', {given}' if given else ''})."
+        )
+    columns = {}
+    for each, values in edges.fields.items():
+        of = declared.fields[each]
+        if values.shape[1:] != of.shape:
+            raise ProgramError(f"{name}.{each} got values of shape {values.shape[1:]}; declared is {of.shape}.")
+        columns[each] = converted(f"{name}.{each}", values, of.dtype)
+    return columns
 
 
 def _join(first: Edges, second: Edges) -> Edges:
@@ -361,7 +421,9 @@ def _join(first: Edges, second: Edges) -> Edges:
         parts.append((offsets, targets, weight))
     (o1, t1, w1), (o2, t2, w2) = parts
     weight = None if w1 is None or w2 is None else np.concatenate([w1, w2])
-    return Edges(count, np.concatenate([t1, t2]), np.concatenate([o1, o2[1:] + o1[-1]]), weight=weight)
+    fields = {name: np.concatenate([values, second.fields[name]]) for name, values in first.fields.items()}
+    joined = np.concatenate([t1, t2]), np.concatenate([o1, o2[1:] + o1[-1]])
+    return Edges(count, *joined, weight=weight, fields=fields)
 
 
 @dataclass(frozen=True)

@@ -101,10 +101,12 @@ class module(Declared):
 class edge(Declared):
     """Edges from each vertex of this type to vertices of `target` (a class, or its name if it is defined later).
 
-    `weight` is the dtype of a number on every edge (a rating, a count), or None.
+    `weight` is the dtype of a number on every edge (a rating, a count), or None. Further fields of every edge are
+    declared by name, as in `topic=gridml.array("int32", mutable=True)`; only stages read them, and change mutable ones.
+    Raises ProgramError for a field that is no plain gridml.array.
     """
 
-    def __init__(self, target: type[Vertex] | str, *, weight: Any = None) -> None:
+    def __init__(self, target: type[Vertex] | str, *, weight: Any = None, **fields: array) -> None:
         if not isinstance(target, str) and not (isinstance(target, type) and issubclass(target, Vertex)):
             raise ProgramError(
                 f"gridml.edge got {target!r}; expected the vertex type that the edges lead to: a subclass of "
@@ -114,6 +116,14 @@ class edge(Declared):
         self.weight = None if weight is None else dtype_of(weight)
         if self.weight is not None and self.weight.kind not in "biuf":
             raise ProgramError(f"gridml.edge got weight {self.weight}; expected the dtype of a number on every edge.")
+        for name, each in fields.items():
+            if type(each) is not array or each.shared or name == "end" or name.startswith("_"):
+                raise ProgramError(
+                    f"gridml.edge got {name}={each!r}; expected a field of every edge, as in "
+                    f'topic=gridml.array("int32", mutable=True), under a name other than end.'
+                )
+            each.name = name
+        self.fields = fields
 
     def __get__(self, vertex: Vertex | None, owner: type) -> Any:
         return self if vertex is None else vertex._store.neighbours(self.name, vertex._at)
@@ -297,6 +307,10 @@ class VertexType:
     def mutable(self) -> list[str]:
         """Names of the mutable fields of a local type, which pushes return; empty for a replicated type."""
         return [] if self.replicated else [name for name, a in self.arrays.items() if a.mutable]
+
+    def mutable_of_edge(self, edge_name: str) -> list[str]:
+        """Names of the mutable fields of edges that start at vertices of this type; empty for a replicated type."""
+        return [] if self.replicated else [n for n, each in self.edges[edge_name].fields.items() if each.mutable]
 
     def target(self, edge_name: str) -> type[Vertex]:
         """Return the class that an edge leads to. Raises ProgramError for an unknown name."""

@@ -175,7 +175,7 @@ class Epochs:
         # from `trained` on (an incomplete last batch with drop_last) are credited without training.
         self.trained, self.min_batch = self._batches()
         self._orders: dict[int, EpochOrder] = {}
-        self._changes_local = any(table.type.mutable for table in graph.local)  # f changes local vertices
+        self._changes_local = bool(graph.mutable_columns())  # f changes local vertices, or stages their edges
         if self._units is not None and chunk is not None and self._units.largest > chunk:
             raise ProgramError(
                 f"a connected component has {self._units.largest:,} {self.driver} vertices, more than the chunk of "

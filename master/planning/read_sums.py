@@ -64,7 +64,7 @@ def reads_sums(batch: TrialBatch, trained: ReplicaPart) -> Iterator[str]:
     """Yield a warning if f reads sums of earlier epochs, which can be incomplete. `trained` is the result of f on this
     batch and another batch."""
     program = batch.program
-    if not program.overlap or program.epochs < 2 or any(table.type.mutable for table in batch.graph.local):
+    if not program.overlap or program.epochs < 2 or batch.graph.mutable_columns():
         return
     sums = _sums(batch)
     if not sums:

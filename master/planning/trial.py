@@ -272,13 +272,14 @@ def _evaluated(program: Program, graph: Graph, state: ReplicaState, file: Path) 
 
 def _with(graph: Graph, fields: Fields) -> Graph:
     """Return the graph with the fields that f changed put into its columns, as after an epoch."""
-    changed = Graph()
+    changed, columns = Graph(), graph.mutable_columns()
     for name, table in graph.tables.items():
-        columns = dict(table.columns)
-        for field, values in fields[name].fields.items() if name in fields else ():
-            columns[field] = np.array(columns[field])
-            columns[field][fields[name].ids] = values
-        changed.tables[name] = replace(table, columns=columns)
+        changed.tables[name] = replace(table, columns=dict(table.columns), edges=dict(table.edges))
+    for owner, rows in fields.items():
+        for name, values in rows.fields.items():
+            column = np.array(columns[f"{owner}.{name}"])
+            column[rows.ids] = values
+            changed.replace_column(f"{owner}.{name}", column)
     return changed
 
 
@@ -322,11 +323,12 @@ def _moved(part: ReplicaPart, start: ReplicaPart) -> Iterator[str]:
 
 def _changed(fields: Fields, graph: Graph) -> Iterator[str]:
     """Yield the names of local vertices' fields that f changed."""
-    for type_name, rows in fields.items():
-        columns = graph.tables[type_name].columns
+    columns = graph.mutable_columns()
+    for owner, rows in fields.items():
         for name, values in rows.fields.items():
-            if not same_bits(np.ascontiguousarray(values), np.ascontiguousarray(columns[name][rows.ids])):
-                yield f"{type_name}.{name}"
+            before = columns[f"{owner}.{name}"][rows.ids]
+            if not same_bits(np.ascontiguousarray(values), np.ascontiguousarray(before)):
+                yield f"{owner}.{name}"
 
 
 def _tensors(state: ReplicaState, type_name: str) -> list[NDArray[Any]]:

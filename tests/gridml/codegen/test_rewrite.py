@@ -19,7 +19,7 @@ REFUSED = {
     "user.bias[0] = 1.0": "user.bias is one number; write user.bias, an element",
     "user.bias = user.p[0, 1]": "user.p is an array of shape (3,); write user.p[i]",
     "user.age = 3": "user.age was written; declare age = gridml.array('int64', (), mutable=True)",
-    "rating.weight = 1.0": "rating.weight was written; the weight of an edge does not change",
+    "rating.weight = 1.0": "rating.weight was written; of an edge only fields change that are declared",
     "at.rate = 1.0": "at.rate is owned by the master; change it in a gridml.global_sync",
     "item.share[0] = 1.0": "item.share is derived; it is written in @gridml.apply(..., at='mirror')",
     "at.count[0] = 1": "at.count is merged by add; write at.count += x",
