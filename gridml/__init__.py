@@ -23,13 +23,14 @@ from gridml.aggregates.sums import Maximum as maximum
 from gridml.aggregates.sums import Owned as owned
 from gridml.datasets.map_style import from_huggingface, from_torch
 from gridml.engine.update_runner import log
+from gridml.model import counters
 from gridml.model.batch import Batch, Neighbours
 from gridml.model.graph import Graph, VertexSet, csr
 from gridml.model.own_imports import protect_gridml_packages
 from gridml.model.program import EarlyStopping, Program, early_stopping
 from gridml.model.ragged import Lists, Ragged, ragged, string
 from gridml.model.schedule import Progress, by_step, constant, linear_decay, torch_schedule, warmup
-from gridml.model.stage_fields import accumulator, derived, scratch
+from gridml.model.stage_fields import accumulator, counter, derived, scratch
 from gridml.model.stages import Link, Links, MiniBatch, apply, exchange, global_sync
 from gridml.model.update import update
 from gridml.model.vertex import Vertex, VertexId, array, edge, module
@@ -75,6 +76,8 @@ __all__ = [
     "by_step",
     "clipped",
     "constant",
+    "counter",
+    "counters",
     "csr",
     "datasets",
     "derived",

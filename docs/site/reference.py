@@ -31,6 +31,8 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
         "accumulator",
         "derived",
         "scratch",
+        "counter",
+        "counters",
     ),
     "The program": ("Program", "early_stopping", "EarlyStopping"),
     "Learning rates": ("linear_decay", "constant", "by_step", "warmup", "torch_schedule"),

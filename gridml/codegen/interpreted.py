@@ -24,6 +24,7 @@ from gridml.codegen.source import Column, Kernel, checked
 from gridml.model.stage_fields import accumulator
 from gridml.model.stages import ApplyStage, Argument, ExchangeStage, Part
 
+_MASK = 2**64 - 1
 Array = NDArray[Any]
 Columns = Mapping[str, Any]  # by field: its array, or a number
 
@@ -65,6 +66,7 @@ class PendingChanges:
     """Changes that are in force only when a stage, or the mini-batch, ends."""
 
     def __init__(self, columns: Sequence[Column], arrays: Sequence[Any]) -> None:
+        self._state = 0  # of the random numbers
         self._sums: dict[str, Array] = {}  # by column: the sums of the stage so far
         self._arrays: dict[str, tuple[accumulator, Array]] = {}
         self.logs: dict[str, list[tuple[int, Any]]] = {}  #: by column: (element of the flat array, change)
@@ -94,6 +96,19 @@ class PendingChanges:
         place = index or (0,)
         self._sums[column][place] = max(self._sums[column][place], to)
 
+    def begin_draws(self, seed: int, vertex: int) -> None:
+        """Begin the random numbers of a vertex."""
+        self._state = seed ^ (vertex * 0xD1342543DE82EF95 & _MASK)
+        self.random()
+
+    def random(self) -> np.float64:
+        """Return the next number in [0, 1), as the generated `_random` does."""
+        self._state = self._state + 0x9E3779B97F4A7C15 & _MASK
+        z = self._state
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+        z = (z ^ z >> 27) * 0x94D049BB133111EB & _MASK
+        return np.float64((z ^ z >> 31) >> 11) * np.float64(2.0**-53)
+
     def finish(self) -> None:
         """Add the sums of the stage to the accumulators."""
         for name, (declared, array) in self._arrays.items():
@@ -108,7 +123,7 @@ def interpreted(stage: ExchangeStage | ApplyStage, kernel: Kernel) -> Callable[.
     function = _function(fields.code, fields, dtype)
 
     def run(*given: Any) -> Any:
-        count = 4 if isinstance(stage, ExchangeStage) else 1
+        count = (4 if isinstance(stage, ExchangeStage) else 1) + 2 * kernel.draws
         span, rest = given[:count], given[count:]
         arrays, logs = rest[: len(kernel.columns)], rest[len(kernel.columns) :]
         changes = PendingChanges(kernel.columns, arrays)
@@ -147,12 +162,14 @@ def _calls(
         for row in span[0].tolist():
             yield [view(each, row if each.part is Part.SCANNED else 0) for each in stage.arguments]
         return
-    start, stop, offsets, ends = span
+    start, stop, offsets, ends, *draws = span
     scanned = next(each for each in stage.arguments if each.part is Part.SCANNED)
     links = next((each for each in stage.arguments if each.part is Part.LINKS), None)
     for row in range(start, stop):
         if stage.when is not None and not columns[scanned.name, False][stage.when][row]:
             continue
+        if draws:
+            changes.begin_draws(int(draws[0]), int(draws[1][row]))
         edges = [(edge, int(ends[edge])) for edge in range(int(offsets[row]), int(offsets[row + 1]))]
         if links is not None:
             each = LinkViews(edges, columns.get((links.name, False), {}), columns.get((links.name, True), {}), changes)
@@ -172,7 +189,7 @@ def _function(code: Code, fields: Fields | None, dtype: np.dtype[Any]) -> Callab
         argument.annotation = None
     numbered = _Numbers(code, fields, dtype, names)
     tree.body = [numbered.visit(statement) for statement in tree.body[len(tree.body) - len(code.body) :]]
-    for name, function in own_functions(code).items():
+    for name, function in own_functions(code, fields).items():
         names[f"_{name}"] = _function(Code.of(function), None, dtype)
     module = ast.fix_missing_locations(ast.Module([tree], []))
     scope = {**code.function.__globals__, **names}
@@ -216,6 +233,9 @@ class _Numbers(ast.NodeTransformer):
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
+        if self._fields is not None and self._fields.draws(node):
+            assert isinstance(node.func, ast.Attribute)
+            return ast.copy_location(ast.Call(ast.Name("_random", ast.Load()), [node.func.value], []), node)
         what = called(self._code, node)
         node.args = [self.visit(each) for each in node.args]
         if isinstance(what, FunctionType):
@@ -289,6 +309,11 @@ def _raise(view: VertexView, column: str, index: tuple[int, ...], shape: tuple[i
     view._changes.raise_to(column, index, to)
 
 
+def _random(view: VertexView) -> np.float64:
+    drawn: np.float64 = view._changes.random()
+    return drawn
+
+
 def _builtins() -> dict[str, Any]:
     """Return the functions that stages may call, with the types of their results in compiled code."""
 
@@ -305,7 +330,12 @@ def _builtins() -> dict[str, Any]:
         "float": np.float64,
         "bool": np.bool_,
     }
-    return {**{f"_builtin_{name}": value for name, value in made.items()}, "_add": _add, "_raise": _raise}
+    return {
+        **{f"_builtin_{name}": value for name, value in made.items()},
+        "_add": _add,
+        "_raise": _raise,
+        "_random": _random,
+    }
 
 
 def _typed(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -236,6 +236,18 @@ class Fields:
     def _fields(of: VertexType | None) -> dict[str, array]:
         return {} if of is None else {**of.arrays, **of.workspace}
 
+    def draws(self, node: ast.Call) -> bool:
+        """Return whether a call is `at.random()`. Raises StageError where nothing can be drawn."""
+        func = node.func
+        if not (isinstance(func, ast.Attribute) and func.attr == "random" and isinstance(func.value, ast.Name)):
+            return False
+        argument = self.arguments.get(func.value.id)
+        if argument is None or argument.part is not Part.CONTEXT:
+            return False
+        if isinstance(self.stage, ApplyStage) or node.args or node.keywords:
+            raise self.code.error(node, f"{ast.unparse(node)} is drawn in an exchange, without arguments.")
+        return True
+
     def logs(self, access: Access) -> bool:
         """Return whether changes of a field are collected, to be in force when the mini-batch ends."""
         if access.type is None or not access.type.replicated or not access.declared.travels:
@@ -325,6 +337,8 @@ def called(code: Code, node: ast.Call) -> FunctionType | str:
             return f"math.{func.attr}"
         if home is np and func.attr in NUMBERS:
             return f"np.{func.attr}"
+        if isinstance(home, ModuleType) and isinstance(own := getattr(home, func.attr, None), FunctionType):
+            return own
     elif isinstance(func, ast.Name):
         value = _known(code, func)
         if value is vars(builtins).get(func.id) and func.id in BUILTINS:
@@ -399,7 +413,7 @@ def check_nodes(code: Code, body: Iterable[ast.stmt], *, returns: bool) -> None:
         raise code.error(code.tree, f"the name {taken[0]} begins with an underscore, as generated names do; rename it.")
 
 
-def own_functions(code: Code) -> Mapping[str, FunctionType]:
+def own_functions(code: Code, fields: Fields | None = None) -> Mapping[str, FunctionType]:
     """Return the plain functions that a function calls, and those that they call, by name. Raises StageError for two
     functions of the same name."""
     found: dict[str, FunctionType] = {}
@@ -407,7 +421,9 @@ def own_functions(code: Code) -> Mapping[str, FunctionType]:
     while waiting:
         caller = waiting.pop()
         for node in (each for statement in caller.body for each in ast.walk(statement)):
-            if not isinstance(node, ast.Call) or not isinstance(function := called(caller, node), FunctionType):
+            if not isinstance(node, ast.Call) or (caller is code and fields is not None and fields.draws(node)):
+                continue
+            if not isinstance(function := called(caller, node), FunctionType):
                 continue
             if function.__name__ not in found:
                 found[function.__name__] = function

@@ -6,6 +6,7 @@ each. Vertices of a mini-batch are consecutive rows, in the order of training.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -84,6 +85,7 @@ class StageRunner:
     def __init__(self, stages: Stages, compiled: list[CompiledStage], tables: Mapping[str, Any]) -> None:
         self._compiled = compiled
         self._tables: Mapping[str, Rows] = tables
+        self._draws_from = stages.mini_batch.seed
         self._driving = tables[stages.driver.__name__]
         self._csr: dict[str, Csr] = {}  # by edge field
         self._workspace: dict[tuple[str, str], Array] = {}  # by type and field
@@ -94,11 +96,13 @@ class StageRunner:
     def run(self, start: int, stop: int, progress: Progress) -> None:
         """Run the stages on rows [start, stop) of the driving type. Raises StageError if one cannot be compiled."""
         made = []
-        for each in self._compiled:
+        for number, each in enumerate(self._compiled):
+            drawn = [self._seed(progress.epoch, number), self._driving.ids] if each.kernel.draws else []
             columns = [self._column(each, column) for column in each.kernel.columns]
             numbers = [number for _, number in each.kernel.numbers]
             logs = [array for pair in self._logs(each) for array in pair]
-            found = self._call(each, [*self._span(each.stage, start, stop), *columns, *logs, *numbers])
+            span = self._span(each.stage, start, stop)
+            found = self._call(each, [*span, *drawn, *columns, *logs, *numbers])
             made += list(zip(each.logging, found, strict=True))
         # In force only now, so that no stage sees changes of its own mini-batch.
         for column, (at, by, count) in made:
@@ -125,6 +129,11 @@ class StageRunner:
         made = made or ()
         each.logs = [(at, by) for at, by, _ in made]
         return made
+
+    def _seed(self, epoch: int, stage: int) -> np.uint64:
+        """Return the seed of the random numbers of a stage in a pass."""
+        named = f"{self._draws_from}/{epoch}/{stage}".encode()
+        return np.uint64(int.from_bytes(hashlib.sha256(named).digest()[:8]))
 
     def _span(self, stage: ExchangeStage | ApplyStage, start: int, stop: int) -> list[Any]:
         """Return the first arguments of a kernel, which say what it goes over."""

@@ -84,8 +84,8 @@ class Edges:
 
 
 def csr(offsets: Array, targets: Array, weight: Array | None = None, **fields: Array) -> Edges:
-    """Make edges: vertex i has the targets `targets[offsets[i]:offsets[i+1]]`, with `weight` (m,) in the same order, and
-    further `fields` (m, *shape), as in `topic=topic`.
+    """Make edges: vertex i has the targets `targets[offsets[i]:offsets[i+1]]`, with `weight` (m,) and further `fields`
+    (m, *shape) in the same order, as in `topic=topic`.
 
     Raises ProgramError for offsets that do not start at 0, that decrease, or that do not end at len(targets).
     """
@@ -113,7 +113,7 @@ def csr(offsets: Array, targets: Array, weight: Array | None = None, **fields: A
     wrong = next((name for name, column in columns.items() if column.shape[:1] != targets.shape), None)
     if wrong is not None:
         raise ProgramError(
-            f"csr got {wrong} of shape {columns[wrong].shape} for {len(targets):,} targets; give one value for each edge."
+            f"csr got {wrong} of shape {columns[wrong].shape} for {len(targets):,} targets; give one for each edge."
         )
     return Edges(len(offsets) - 1, targets, offsets, weight=weight, fields=columns)
 
@@ -392,8 +392,8 @@ def _edge_fields(name: str, declared: edge, edges: Edges) -> dict[str, Array]:
     if declared.fields.keys() != edges.fields.keys():
         given = ", ".join(f"{each}=..." for each in declared.fields)
         raise ProgramError(
-            f"{name} is declared with the fields {list(declared.fields)}, and got {list(edges.fields)}; give them as in "
-            f"gridml.csr(offsets, targets{f', {given}' if given else ''})."
+            f"{name} is declared with the fields {list(declared.fields)}, and got {list(edges.fields)}; give them as "
+            f"in gridml.csr(offsets, targets{f', {given}' if given else ''})."
         )
     columns = {}
     for each, values in edges.fields.items():

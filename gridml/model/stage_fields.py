@@ -49,3 +49,12 @@ class scratch(array):
 
     def __init__(self, dtype: Any, shape: tuple[int, ...] = ()) -> None:
         super().__init__(number_of(dtype, "gridml.scratch"), shape_of(shape, "gridml.scratch"))
+
+
+class counter(scratch):
+    """Working memory of a context that counts numbers below n, by the functions of `gridml.counters`."""
+
+    def __init__(self, n: int) -> None:
+        if type(n) is not int or n < 1:
+            raise ProgramError(f"gridml.counter got {n!r}; expected how many numbers there are, from 1 on.")
+        super().__init__("int32", (3, n + 1))

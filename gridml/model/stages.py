@@ -273,6 +273,7 @@ class MiniBatch:
     size: int
     slack: float = math.inf
     exact: bool = False
+    seed: int = 0  #: of the numbers that `at.random()` draws
 
     def __post_init__(self) -> None:
         kinds = (ExchangeStage, ApplyStage)
@@ -297,6 +298,8 @@ class MiniBatch:
                 f"MiniBatch got slack={self.slack!r}; workers do not wait for each other within a pass yet, so the "
                 f"bound would not hold. Leave slack out: passes never overlap."
             )
+        if type(self.seed) is not int:
+            raise ProgramError(f"MiniBatch got seed={self.seed!r}; expected a whole number.")
         if type(self.exact) is not bool:
             raise ProgramError(f"MiniBatch got exact={self.exact!r}; expected True or False.")
 
