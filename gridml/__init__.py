@@ -31,7 +31,7 @@ from gridml.model.program import EarlyStopping, Program, early_stopping
 from gridml.model.ragged import Lists, Ragged, ragged, string
 from gridml.model.schedule import Progress, by_step, constant, linear_decay, torch_schedule, warmup
 from gridml.model.stage_fields import accumulator, counter, derived, scratch
-from gridml.model.stages import Link, Links, MiniBatch, apply, exchange, global_sync
+from gridml.model.stages import Link, Links, MiniBatch, apply, exchange, global_sync, uniform
 from gridml.model.update import update
 from gridml.model.vertex import Vertex, VertexId, array, edge, module
 
@@ -101,6 +101,7 @@ __all__ = [
     "stale_mean",
     "string",
     "torch_schedule",
+    "uniform",
     "update",
     "warmup",
 ]

@@ -26,6 +26,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
         "exchange",
         "apply",
         "global_sync",
+        "uniform",
         "Link",
         "Links",
         "accumulator",

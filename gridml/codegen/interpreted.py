@@ -66,7 +66,6 @@ class PendingChanges:
     """Changes that are in force only when a stage, or the mini-batch, ends."""
 
     def __init__(self, columns: Sequence[Column], arrays: Sequence[Any]) -> None:
-        self._state = 0  # of the random numbers
         self._sums: dict[str, Array] = {}  # by column: the sums of the stage so far
         self._arrays: dict[str, tuple[accumulator, Array]] = {}
         self.logs: dict[str, list[tuple[int, Any]]] = {}  #: by column: (element of the flat array, change)
@@ -96,19 +95,6 @@ class PendingChanges:
         place = index or (0,)
         self._sums[column][place] = max(self._sums[column][place], to)
 
-    def begin_draws(self, seed: int, vertex: int) -> None:
-        """Begin the random numbers of a vertex."""
-        self._state = seed ^ (vertex * 0xD1342543DE82EF95 & _MASK)
-        self.random()
-
-    def random(self) -> np.float64:
-        """Return the next number in [0, 1), as the generated `_random` does."""
-        self._state = self._state + 0x9E3779B97F4A7C15 & _MASK
-        z = self._state
-        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _MASK
-        z = (z ^ z >> 27) * 0x94D049BB133111EB & _MASK
-        return np.float64((z ^ z >> 31) >> 11) * np.float64(2.0**-53)
-
     def finish(self) -> None:
         """Add the sums of the stage to the accumulators."""
         for name, (declared, array) in self._arrays.items():
@@ -116,11 +102,31 @@ class PendingChanges:
             array[...] = array + total if declared.by == "add" else np.maximum(array, total)
 
 
+class Draws:
+    """The random numbers of one vertex, as generated code draws them."""
+
+    def __init__(self) -> None:
+        self._state = 0
+
+    def begin(self, seed: int, vertex: int) -> None:
+        self._state = seed ^ (vertex * 0xD1342543DE82EF95 & _MASK)
+        self.next()
+
+    def next(self) -> np.float64:
+        """Return the next number in [0, 1)."""
+        self._state = self._state + 0x9E3779B97F4A7C15 & _MASK
+        z = self._state
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+        z = (z ^ z >> 27) * 0x94D049BB133111EB & _MASK
+        return np.float64((z ^ z >> 31) >> 11) * np.float64(2.0**-53)
+
+
 def interpreted(stage: ExchangeStage | ApplyStage, kernel: Kernel) -> Callable[..., Any]:
     """Return a function that is called like the kernel of a stage, and runs its Python."""
     fields = checked(stage)
     dtype = fields.float_dtype(column.access for column in kernel.columns)
-    function = _function(fields.code, fields, dtype)
+    draws = Draws()
+    function = _function(fields.code, fields, dtype, draws)
 
     def run(*given: Any) -> Any:
         count = (4 if isinstance(stage, ExchangeStage) else 1) + 2 * kernel.draws
@@ -134,7 +140,7 @@ def interpreted(stage: ExchangeStage | ApplyStage, kernel: Kernel) -> Callable[.
             owned = columns.setdefault((access.argument.name, access.of_end), {})
             owned[access.name] = array[None] if context else array
         with np.errstate(all="ignore"):
-            for arguments in _calls(stage, kernel, span, columns, changes):
+            for arguments in _calls(stage, span, columns, changes, draws):
                 function(*arguments)
         changes.finish()
         dtypes = [by.dtype for by in logs[1 : 2 * len(changes.logs) : 2]]
@@ -148,10 +154,10 @@ def interpreted(stage: ExchangeStage | ApplyStage, kernel: Kernel) -> Callable[.
 
 def _calls(
     stage: ExchangeStage | ApplyStage,
-    kernel: Kernel,
     span: Sequence[Any],
     columns: Mapping[tuple[str, bool], Columns],
     changes: PendingChanges,
+    draws: Draws,
 ) -> Iterator[list[Any]]:
     """Yield the arguments of each call of the stage."""
 
@@ -162,14 +168,14 @@ def _calls(
         for row in span[0].tolist():
             yield [view(each, row if each.part is Part.SCANNED else 0) for each in stage.arguments]
         return
-    start, stop, offsets, ends, *draws = span
+    start, stop, offsets, ends, *drawn = span
     scanned = next(each for each in stage.arguments if each.part is Part.SCANNED)
     links = next((each for each in stage.arguments if each.part is Part.LINKS), None)
     for row in range(start, stop):
         if stage.when is not None and not columns[scanned.name, False][stage.when][row]:
             continue
-        if draws:
-            changes.begin_draws(int(draws[0]), int(draws[1][row]))
+        if drawn:
+            draws.begin(int(drawn[0]), int(drawn[1][row]))
         edges = [(edge, int(ends[edge])) for edge in range(int(offsets[row]), int(offsets[row + 1]))]
         if links is not None:
             each = LinkViews(edges, columns.get((links.name, False), {}), columns.get((links.name, True), {}), changes)
@@ -180,9 +186,9 @@ def _calls(
             yield [view(argument, rows[argument.part]) for argument in stage.arguments]
 
 
-def _function(code: Code, fields: Fields | None, dtype: np.dtype[Any]) -> Callable[..., Any]:
+def _function(code: Code, fields: Fields | None, dtype: np.dtype[Any], draws: Draws) -> Callable[..., Any]:
     """Return one of the user's functions, at its own lines, with the numbers of compiled code."""
-    names: dict[str, Any] = dict(_builtins())
+    names: dict[str, Any] = {**_builtins(), "_random": draws.next}
     tree = copy.deepcopy(code.tree)
     tree.decorator_list, tree.returns = [], None
     for argument in tree.args.args:
@@ -190,7 +196,7 @@ def _function(code: Code, fields: Fields | None, dtype: np.dtype[Any]) -> Callab
     numbered = _Numbers(code, fields, dtype, names)
     tree.body = [numbered.visit(statement) for statement in tree.body[len(tree.body) - len(code.body) :]]
     for name, function in own_functions(code, fields).items():
-        names[f"_{name}"] = _function(Code.of(function), None, dtype)
+        names[f"_{name}"] = _function(Code.of(function), None, dtype, draws)
     module = ast.fix_missing_locations(ast.Module([tree], []))
     scope = {**code.function.__globals__, **names}
     exec(compile(module, code.file, "exec"), scope)
@@ -234,8 +240,7 @@ class _Numbers(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         if self._fields is not None and self._fields.draws(node):
-            assert isinstance(node.func, ast.Attribute)
-            return ast.copy_location(ast.Call(ast.Name("_random", ast.Load()), [node.func.value], []), node)
+            return ast.copy_location(ast.Call(ast.Name("_random", ast.Load()), [], []), node)
         what = called(self._code, node)
         node.args = [self.visit(each) for each in node.args]
         if isinstance(what, FunctionType):
@@ -309,11 +314,6 @@ def _raise(view: VertexView, column: str, index: tuple[int, ...], shape: tuple[i
     view._changes.raise_to(column, index, to)
 
 
-def _random(view: VertexView) -> np.float64:
-    drawn: np.float64 = view._changes.random()
-    return drawn
-
-
 def _builtins() -> dict[str, Any]:
     """Return the functions that stages may call, with the types of their results in compiled code."""
 
@@ -334,7 +334,6 @@ def _builtins() -> dict[str, Any]:
         **{f"_builtin_{name}": value for name, value in made.items()},
         "_add": _add,
         "_raise": _raise,
-        "_random": _random,
     }
 
 

@@ -29,7 +29,7 @@ from gridml.aggregates import rule_for
 from gridml.aggregates.sums import Add, Owned
 from gridml.errors import ProgramError
 from gridml.model.stage_fields import accumulator, derived, scratch
-from gridml.model.stages import ApplyStage, Argument, ExchangeStage, Part, StageFunction
+from gridml.model.stages import ApplyStage, Argument, ExchangeStage, Part, StageFunction, uniform
 from gridml.model.vertex import VertexType, array, edge
 
 BUILTINS = frozenset(("abs", "min", "max", "range", "len", "int", "float", "bool"))
@@ -237,16 +237,14 @@ class Fields:
         return {} if of is None else {**of.arrays, **of.workspace}
 
     def draws(self, node: ast.Call) -> bool:
-        """Return whether a call is `at.random()`. Raises StageError where nothing can be drawn."""
-        func = node.func
-        if not (isinstance(func, ast.Attribute) and func.attr == "random" and isinstance(func.value, ast.Name)):
-            return False
-        argument = self.arguments.get(func.value.id)
-        if argument is None or argument.part is not Part.CONTEXT:
-            return False
-        if isinstance(self.stage, ApplyStage) or node.args or node.keywords:
-            raise self.code.error(node, f"{ast.unparse(node)} is drawn in an exchange, without arguments.")
-        return True
+        """Return whether a call is `gridml.uniform()`. Raises StageError where nothing can be drawn."""
+        if isinstance(node.func, ast.Name | ast.Attribute) and self.find(node.func) is None:
+            if called(self.code, node) is not uniform:
+                return False
+            if isinstance(self.stage, ApplyStage) or node.args:
+                raise self.code.error(node, f"{ast.unparse(node)} is drawn in an exchange, and takes no argument.")
+            return True
+        return False
 
     def logs(self, access: Access) -> bool:
         """Return whether changes of a field are collected, to be in force when the mini-batch ends."""
@@ -425,6 +423,8 @@ def own_functions(code: Code, fields: Fields | None = None) -> Mapping[str, Func
                 continue
             if not isinstance(function := called(caller, node), FunctionType):
                 continue
+            if function is uniform:
+                raise caller.error(node, "numbers are drawn in an exchange itself; give them to the function.")
             if function.__name__ not in found:
                 found[function.__name__] = function
                 waiting.append(Code.of(function))

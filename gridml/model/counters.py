@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+__all__ = ["empty", "put", "search", "size", "take"]
+
 
 def empty(counts: Any) -> None:
     """Remove all numbers."""

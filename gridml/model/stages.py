@@ -246,6 +246,15 @@ def apply(over: type[Vertex], /, *, at: Where) -> Callable[[Callable[..., None]]
     return lambda function: ApplyStage(function, over)
 
 
+def uniform() -> float:
+    """Return a random number from 0 to below 1, float64. Only an `exchange` may call it.
+
+    The numbers depend on the seed of the MiniBatch, the pass, the stage and the vertex that the stage looks at, and on
+    nothing else: a vertex that is trained again, because a worker died, draws the same.
+    """
+    raise ProgramError("gridml.uniform was called outside an exchange, which alone draws from it.")
+
+
 def global_sync(function: Callable[[Any], None], /) -> GlobalSync:
     """Declare what happens to a context after each pass over the data, when every worker's work is merged:
 
@@ -273,7 +282,7 @@ class MiniBatch:
     size: int
     slack: float = math.inf
     exact: bool = False
-    seed: int = 0  #: of the numbers that `at.random()` draws
+    seed: int = 0  #: of the numbers that `gridml.uniform` draws
 
     def __post_init__(self) -> None:
         kinds = (ExchangeStage, ApplyStage)

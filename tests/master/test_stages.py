@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from gridml.protocol import bundle
 from master.backends.script import Script, ScriptedLives
 from master.launch import resume, start
 from master.ports.environment import Environment
+from master.store.reader import opened
 from master.store.settings import Settings
 from master.views.report import report
 from tests.support.in_ledger import credits_of
@@ -158,3 +160,45 @@ def test_what_cannot_be_compiled_is_told_before_anything_starts(programs: Path, 
     with pytest.raises(ProgramError, match=rf"^wrong\.py:{line}: user\.p is an array of shape \(8,\)"):
         start(Settings(tmp_path / "wrong.py", workers=1), tmp_path / "run", pool(None))
     assert not (tmp_path / "run" / "ledger.db").exists()
+
+
+def recounted(root: Path, module: ModuleType) -> tuple[np.ndarray, np.ndarray]:
+    """Return (counts of words recounted from the topics that came home, visits of each token)."""
+    topic, visits = (np.load(root / "fields" / f"Text:words.{name}.npy") for name in ("topic", "visits"))
+    counts = np.zeros((module.WORDS, module.TOPICS), np.int64)
+    np.add.at(counts, (module.tokens()[1], topic), 1)
+    return counts, visits
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_topics_come_home_and_counts_are_those_recounted_from_them(programs: Path, tmp_path: Path, seed: int) -> None:
+    gridml.simulate(
+        programs / "topics.py",
+        workers=5,
+        cost="t_x=0.5,t_s=1,push=0.2",
+        lifetime="exponential(12s)",
+        seed=seed,
+        run_dir=tmp_path / "run",
+    )
+    module, found = module_of(programs / "topics.py"), report(tmp_path / "run")
+    assert found.kills > 10
+    counts, visits = recounted(tmp_path / "run", module)
+    np.testing.assert_array_equal(final(tmp_path / "run")["Word/count"], counts)
+    np.testing.assert_array_equal(final(tmp_path / "run")["Corpus/count"], counts.sum(0)[None])
+    assert set(visits.tolist()) == {5}  # each token was drawn once a pass
+    for epoch in found.epochs:
+        assert (epoch.duplicated, epoch.lost) == (0, 0)
+        assert (epoch.metrics["counted"], epoch.metrics["apart"]) == (len(visits), 0)
+    with opened(tmp_path / "run") as ledger:
+        rows = ledger.execute("SELECT facts FROM events WHERE topic = 'totals' ORDER BY rowid").fetchall()
+    assert [json.loads(facts)["totals"] for (facts,) in rows] == [{"Corpus.drawn": len(visits)}] * 5
+
+
+def test_one_worker_draws_the_same_topics_however_often_it_pushes(programs: Path, tmp_path: Path, pool: Pool) -> None:
+    found = []
+    for number, every in enumerate((None, 16)):
+        settings = Settings(programs / "topics.py", workers=1, seed=5, push_every=every)
+        with start(settings, tmp_path / f"run{number}", pool(None)) as run:
+            run.finish()
+        found.append(recounted(tmp_path / f"run{number}", module_of(programs / "topics.py"))[0])
+    np.testing.assert_array_equal(*found)

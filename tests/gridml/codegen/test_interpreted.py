@@ -178,3 +178,23 @@ def test_a_module_is_written_once_and_again_if_it_was_damaged(tmp_path: Path) ->
     Path(first.__file__).write_text("x = 3\n")
     del sys.modules[first.__name__]
     assert module_of("x = 1\n", "numbers", tmp_path).x == 1
+
+
+def test_a_topic_model_draws_the_same_compiled_and_as_plain_python(programs: Path) -> None:
+    """With random numbers, counters, fields of edges, derived fields and logs."""
+    found = []
+    for plain in (False, True):
+        program = load(programs / "topics.py")
+        graph = program.build(programs / "topics.py")
+        engine, chunk = Engine(program, plain=plain), first_chunk(program, graph, 24)
+        engine.begin(chunk)
+        engine.restart(initial(graph, 0).part(chunk.touched()))
+        for start in range(0, 24, 8):
+            engine.train(start, start + 8, 1.0)
+        rows = engine.wire(engine.snapshot()).rows | engine.changed_fields(0, 24)
+        found.append({f"{n}.{f}": values for n, each in rows.items() for f, values in each.fields.items()})
+    compiled, plainly = found
+    assert set(compiled) == {"Corpus.count", "Corpus.drawn", "Word.count", "Text:words.topic", "Text:words.visits"}
+    for name, values in compiled.items():
+        assert values.tobytes() == plainly[name].tobytes(), name
+    assert (compiled["Text:words.visits"] == 1).all()
