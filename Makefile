@@ -13,7 +13,7 @@ STAMP := $(VENV)/.installed
 BENCHMARKS := merge memory overhead kills condor.latency condor.evictions condor.chunks \
               chunk_size simulated_scale paper_experiment local_goodput campaign crashes disks hostile hostile_steps \
               carriers local_ec2 spot.replay large_replicas new_user kept_chunks kept_after_restart \
-              devices page
+              devices page graph_programs.kernels
 
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c

@@ -21,6 +21,7 @@ import torch
 from gridml.model.loading import load
 from gridml.model.program import Program
 from gridml.model.schedule import Progress, TorchSchedule
+from gridml.model.update import Update
 
 
 def plain_step(optimiser: torch.optim.Optimizer, model: torch.nn.Module, loss: Any, clip_norm: float | None) -> None:
@@ -36,7 +37,9 @@ def trained(program: Program, seed: int) -> tuple[dict[str, Any], float, int]:
     """Return the final metrics, the seconds of training and the number of trained vertices."""
     graph = program.graph()
     table = graph.tables[program.driving(graph)]
-    parameter = program.update.parameters[0]
+    f = program.shape
+    assert isinstance(f, Update)
+    parameter = f.parameters[0]
     ((name, declared),) = parameter.type.modules.items()
     assert declared.optimiser is not None
     torch.set_num_threads(1)
@@ -50,8 +53,8 @@ def trained(program: Program, seed: int) -> tuple[dict[str, Any], float, int]:
 
     network = SimpleNamespace(step=step, optimiser=optimiser, **{name: model})
     columns = {field: torch.from_numpy(np.array(values)) for field, values in table.columns.items()}
-    rng, batch, done = np.random.default_rng(seed), program.update.batch or 1, 0
-    counts, total = program.update.steps(table.count), table.count * program.epochs
+    rng, batch, done = np.random.default_rng(seed), f.batch or 1, 0
+    counts, total = f.steps(table.count), table.count * program.epochs
     schedule, steps = program.schedule, counts.per_epoch * program.epochs
     torchs = schedule.made(optimiser, steps) if isinstance(schedule, TorchSchedule) else None
     began = time.perf_counter()
@@ -60,7 +63,7 @@ def trained(program: Program, seed: int) -> tuple[dict[str, Any], float, int]:
             at = Progress(epoch, -1, done / total, counts.at(done, program.epochs), steps)
             for group, rate in zip(optimiser.param_groups, rates, strict=True) if torchs is None else ():
                 group["lr"] = rate * program.factor(at)
-            program.update.call(at, SimpleNamespace(**{f: v[rows] for f, v in columns.items()}), network)
+            f.call(at, SimpleNamespace(**{f: v[rows] for f, v in columns.items()}), network)
             if torchs is not None:
                 torchs.step()
             done += len(rows)

@@ -19,6 +19,7 @@ ORDER = (
     "gridml/aggregates",
     "gridml/protocol",
     "gridml/model",
+    "gridml/codegen",
     "gridml/caching",
     "gridml/engine",
     "gridml/datasets",

@@ -20,14 +20,18 @@ from gridml.aggregates.averages import StaleMean as stale_mean
 # The public name of a rule is the name of its class in lower case.
 from gridml.aggregates.sums import Add as add
 from gridml.aggregates.sums import Maximum as maximum
+from gridml.aggregates.sums import Owned as owned
 from gridml.datasets.map_style import from_huggingface, from_torch
 from gridml.engine.update_runner import log
+from gridml.model import counters
 from gridml.model.batch import Batch, Neighbours
 from gridml.model.graph import Graph, VertexSet, csr
 from gridml.model.own_imports import protect_gridml_packages
 from gridml.model.program import EarlyStopping, Program, early_stopping
 from gridml.model.ragged import Lists, Ragged, ragged, string
 from gridml.model.schedule import Progress, by_step, constant, linear_decay, torch_schedule, warmup
+from gridml.model.stage_fields import accumulator, counter, derived, scratch
+from gridml.model.stages import Link, Links, MiniBatch, apply, exchange, global_sync, uniform
 from gridml.model.update import update
 from gridml.model.vertex import Vertex, VertexId, array, edge, module
 
@@ -51,8 +55,11 @@ __all__ = [
     "Batch",
     "EarlyStopping",
     "Graph",
+    "Link",
+    "Links",
     "Lists",
     "Merge",
+    "MiniBatch",
     "Neighbours",
     "Program",
     "Progress",
@@ -61,30 +68,40 @@ __all__ = [
     "Vertex",
     "VertexId",
     "VertexSet",
+    "accumulator",
     "add",
+    "apply",
     "array",
     "by_name",
     "by_step",
     "clipped",
     "constant",
+    "counter",
+    "counters",
     "csr",
     "datasets",
+    "derived",
     "early_stopping",
     "easgd",
     "edge",
+    "exchange",
     "fedbuff",
     "from_huggingface",
     "from_torch",
+    "global_sync",
     "linear_decay",
     "log",
     "maximum",
     "mean",
     "module",
     "nesterov",
+    "owned",
     "ragged",
+    "scratch",
     "stale_mean",
     "string",
     "torch_schedule",
+    "uniform",
     "update",
     "warmup",
 ]

@@ -9,12 +9,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from gridml.engine.engine import Engine
 from gridml.errors import GridmlError, LedgerError, ProgramError
+from gridml.model.graph import Graph
 from gridml.model.loading import load, loaded
 from gridml.model.program import Program
+from gridml.model.stages import Stages
 from gridml.protocol import bundle
 from gridml.protocol.foreign import remove
 from master.backends.registry import BACKENDS, read_settings
+from master.evaluation.metrics import first_chunk
 from master.leases.epochs import Epochs
 from master.placing.placing import PlacementReport, place
 from master.ports.environment import Environment
@@ -91,7 +95,18 @@ def _spec(settings: Settings, program: Program, placement: SavedPlacement | None
         import torch
 
         torch.set_num_threads(1)  # the machine is shared with workers and other users; a master merges with one thread
-    return RunSpec(settings.part(RunSettings), program, program.build(settings.program), placement)
+    graph = program.build(settings.program)
+    _compile(program, graph)
+    return RunSpec(settings.part(RunSettings), program, graph, placement)
+
+
+def _compile(program: Program, graph: Graph) -> None:
+    """Compile a program's stages. Raises StageError here, where the user is, and leaves the machine code to the workers
+    of this machine."""
+    if isinstance(program.shape, Stages) and graph.tables[program.driving(graph)].count:
+        engine = Engine(program)
+        engine.begin(first_chunk(program, graph, 1))
+        engine.compile()
 
 
 @contextlib.contextmanager

@@ -225,7 +225,7 @@ class MasterRun:
         ended_s, program = parts.environment.clock(), parts.spec.program
         flops = None
         if program.uses_torch:
-            flops = parts.epoch_end.flops(first_chunk(program, parts.spec.graph, program.update.batch or 1))
+            flops = parts.epoch_end.flops(first_chunk(program, parts.spec.graph, program.shape.batch or 1))
         clock = RunClock(self.ledger.get("started_s", ended_s), ended_s, tuple(self.ledger.get("gaps", [])))
         text = f"every vertex of {credited.vertices:,} is credited once"
         facts = {"vertices": credited.vertices, "epochs": credited.epochs, "run_s": clock.at(ended_s)}

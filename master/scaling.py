@@ -124,7 +124,7 @@ def useful_workers(
     there is no limit. `sharing` is as in `worker_limit`."""
     if not averages:  # parallel training costs accuracy only if whole replicas are averaged
         return None, ""
-    return worker_limit(RunLength(total, spec.program.update.window, spec.settings.steps_each), sharing)
+    return worker_limit(RunLength(total, spec.program.shape.window, spec.settings.steps_each), sharing)
 
 
 class WorkerLimit:
@@ -198,8 +198,8 @@ def log_settings(spec: RunSpec, workers: int, ledger: Ledger, events: Events, ad
     facts = {
         "workers": workers,
         "batch": used.batch,
-        "program_batch": program.update.batch or 1,
-        "accumulate": program.update.accumulate,
+        "program_batch": program.shape.batch or 1,
+        "accumulate": program.shape.accumulate,
         "added": used.added,
         "rate_factor": used.rate_factor,
         "program_rates": None if program.rates is None else list(program.rates),

@@ -88,7 +88,8 @@ def wire(
     # Failures, trust and recovery
     failures = Failures(store.ledger, leases, workers, mailboxes, events)
     moments = SharedMoments(spec.graph, workers, MomentsFile(directory.root / "moments"))
-    merger = Merger(spec.graph, store.replica, settings.workers, spec.program.update.driver.__name__)
+    driver, syncs = spec.program.shape.driver.__name__, spec.program.syncs
+    merger = Merger(spec.graph, store.replica, settings.workers, driver, syncs)
     due = sampler(settings.spot_checks, environment.chance)
     trust = Trust(store, leases, workers, events, merger.group_of, due)
     recovery = Recovery(store, leases, failures, trust, moments, events)

@@ -221,8 +221,8 @@ class Session:
     def _train(self, action: actions.Train) -> actions.Event:
         """Train one batch."""
         lease, start = action.lease, action.start
-        program, keeps_rate = self._engine.program, self._engine.program.update.keeps_rate
-        batch, live, added = program.update.batch or 1, action.live, action.added
+        program, keeps_rate = self._engine.program, self._engine.program.shape.keeps_rate
+        batch, live, added = program.shape.batch or 1, action.live, action.added
         others = action.others
         size, scale = batch_and_rate(batch, program.min_target_batch, live, added, others, keeps_rate=keeps_rate)
         missed = steps_missed(others) if added else 0.0
@@ -235,7 +235,7 @@ class Session:
         alike = live > 1 or bool((lease.start + start) % batch)
         count = next_batch(trained - start, size, lease.fewest, alike=alike)
         stop, whole = self._engine.batch_end(start, count, trained)
-        step = program.update.steps(action.per_epoch)
+        step = program.shape.steps(action.per_epoch)
         epochs = max(1, action.total // action.per_epoch)
         self._engine.at = at = Progress(
             lease.epoch, action.version, action.share, step.at(action.credited, epochs), epochs * step.per_epoch

@@ -138,7 +138,7 @@ class Trainer:
     @property
     def batch(self) -> int:
         """The batch size of the program, in vertices."""
-        return self._program.update.batch or 1
+        return self._program.shape.batch or 1
 
     def __call__(
         self, options: WorkerOptions, mailbox: WorkerMailbox, clock: Callable[[], float], speed: float

@@ -64,7 +64,7 @@ def run_alone(device: str, rounds: int) -> dict[str, Any]:
     torch.set_num_threads(1)
     on_gpu = device == "cuda"
     program = load(PROGRAM)
-    batch = program.update.batch or 1
+    batch = program.shape.batch or 1
     graph = program.build(PROGRAM)
     engine, begun = start_engine(
         program, first_chunk(program, graph, 4 * batch), initial(graph, 0), Device("cuda:0" if on_gpu else "cpu")

@@ -15,7 +15,7 @@ from gridml.aggregates.rule_set import (
     is_weight,
     rule_for,
 )
-from gridml.aggregates.sums import Add, Maximum, Pooled
+from gridml.aggregates.sums import Add, Maximum, Owned, Pooled
 
 add = Add
 clipped = Clipped
@@ -24,6 +24,7 @@ fedbuff = FedBuff
 maximum = Maximum
 mean = Mean
 nesterov = Nesterov
+owned = Owned
 pooled = Pooled
 stale_mean = StaleMean
 
@@ -49,6 +50,7 @@ __all__ = [
     "maximum",
     "mean",
     "nesterov",
+    "owned",
     "pooled",
     "rule_for",
     "stale_mean",

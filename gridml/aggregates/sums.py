@@ -1,4 +1,5 @@
-"""Merge rules for counts and statistics: the sum, the maximum, and BatchNorm's pooled statistics."""
+"""Merge rules for counts and statistics: the sum, the maximum, the master's own value, and BatchNorm's pooled
+statistics."""
 
 from __future__ import annotations
 
@@ -93,6 +94,29 @@ class Maximum(Aggregate):
     def adopt(self, local: Array, pushed: Array, newest: Array, out: Array, live: int = 1) -> None:
         """out = max(local, newest)."""
         np.maximum(local, newest, out=out)
+
+    def takes(self, dtype: np.dtype[Any]) -> bool:
+        return dtype.kind in "fiub"
+
+
+@final
+@dataclass(frozen=True)
+class Owned(Aggregate):
+    """The master's own value, v ← v, for what only the master changes, such as a rate that `gridml.global_sync` lowers.
+
+    Workers read it. What they push of it is dropped; a push with NaN or infinity is refused like any other.
+    """
+
+    near: ClassVar[bool] = False
+    is_contribution: ClassVar[bool] = True
+
+    def merge(self, t: TensorMerge) -> float:
+        np.copyto(t.out, t.value)
+        return 0.0 if t.out.dtype.kind != "f" else kernels.fast_forward(np.empty_like(t.out), t.base, t.replica, 1.0)
+
+    def adopt(self, local: Array, pushed: Array, newest: Array, out: Array, live: int = 1) -> None:
+        """out = newest."""
+        np.copyto(out, newest)
 
     def takes(self, dtype: np.dtype[Any]) -> bool:
         return dtype.kind in "fiub"

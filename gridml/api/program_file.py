@@ -261,7 +261,7 @@ def source_of(program: Any, call: str) -> ProgramSource:
 def _home(program: Program, call: str) -> tuple[ModuleType, str]:
     """Return the module that defines a program, and the program's name there. Raises ProgramError if no module has the
     program."""
-    named = [getattr(part, "__module__", None) for part in (program.update.function, program.graph)]
+    named = [getattr(part, "__module__", None) for part in (program.shape.function, program.graph)]
     # The modules that define f and the graph come first, because any other module could merely import the program.
     modules = [sys.modules[name] for name in dict.fromkeys([*named, "__main__"]) if name in sys.modules]
     for module in [*modules, *list(sys.modules.values())]:

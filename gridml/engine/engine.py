@@ -19,6 +19,7 @@ from gridml.engine.devices import Device, device_fault_of
 from gridml.engine.look_ahead import LookAhead
 from gridml.engine.mirror import Capture
 from gridml.engine.modules import ModuleRows, Modules, Trainable, checked_views
+from gridml.engine.stage_runner import StageRunner, stages_of
 from gridml.engine.update_runner import BatchFailed, Recorder, UpdateRunner
 from gridml.errors import NotFiniteError
 from gridml.model.batch import Array, Rows
@@ -27,7 +28,9 @@ from gridml.model.device_memory import pinned
 from gridml.model.device_rows import DeviceRows
 from gridml.model.program import Program
 from gridml.model.schedule import Progress, TorchSchedule
+from gridml.model.stages import Stages
 from gridml.model.stepping import Stepping
+from gridml.model.update import Update
 from gridml.model.vertex import VertexId
 from gridml.protocol.messages import Logged
 from gridml.protocol.push import ModuleTensors, ReplicaPart, RowValues, VertexKey
@@ -55,14 +58,19 @@ class Snapshot:
 class Engine:
     """Runs f on one replica, which has every replicated vertex that the engine's chunks touch."""
 
-    def __init__(self, program: Program, device: Device | None = None, *, trial: bool = False) -> None:
+    def __init__(
+        self, program: Program, device: Device | None = None, *, trial: bool = False, plain: bool = False
+    ) -> None:
+        """`plain`: run stages as plain Python (`gridml.codegen.interpreted`)."""
         self.program = program
+        shape = program.shape
+        self._stages = stages_of(shape, plain=plain) if isinstance(shape, Stages) else []
         self._trial = trial  # True in `gridml check`, which makes comparisons that are too slow for a run
         self.device = device or Device()
         self._types = program.types()
         self._torch = program.uses_torch
         # One object for all vertex types: f may step vertices of several types together.
-        self._stepping = Stepping(program.update.accumulate)
+        self._stepping = Stepping(program.shape.accumulate)
         self._modules = {
             name: Modules(vertex_type, self._stepping, self.device)
             for name, vertex_type in self._types.items()
@@ -70,7 +78,7 @@ class Engine:
         }
         self.at = Progress()  #: progress of the run at the next batch; set by the worker
         self._tables: dict[str, Rows | ModuleRows] = {}  # of the current chunk, by table name
-        self._runner: UpdateRunner | None = None  # None before the first chunk
+        self._runner: UpdateRunner | StageRunner | None = None  # None before the first chunk
         self._rebasing = Rebasing(self._types)
         self.replicated = ReplicatedRows(self._types, self._rebasing)
         self._used: set[VertexId] = set()  # module vertices that f used since the last snapshot; ModuleRows adds them
@@ -78,7 +86,7 @@ class Engine:
         self._views: dict[VertexKey, dict[str, Array]] = {}
         self.recorder = Recorder()
         self._look_ahead = LookAhead()
-        self._driver = program.update.driver.__name__
+        self._driver = program.shape.driver.__name__
         self.chunk: Chunk | None = None  #: the current chunk; set only by `begin`
         self.notes: list[str] = []  #: warnings for the user; the reporter clears the list
 
@@ -126,7 +134,17 @@ class Engine:
             rows.stores[edges.target] = self._tables[edges.target]
         if self._trial:
             self._rows(self._driver).reweighted = set()  # a set instead of None turns on the comparison of weights
-        self._runner = UpdateRunner(self.program.update, self.recorder, self._tables)
+        shape = self.program.shape
+        if isinstance(shape, Update):
+            self._runner = UpdateRunner(shape, self.recorder, self._tables)
+        else:
+            assert isinstance(shape, Stages), "a program has f or stages"
+            self._runner = StageRunner(shape, self._stages, self._tables)
+
+    def compile(self) -> None:
+        """Compile the stages of the current chunk's program, by running them on no vertices. Raises StageError."""
+        assert self._runner is not None
+        self._runner.run(0, 0, self.at)
 
     def batch_end(self, at: int, size: int, stop: int) -> tuple[int, bool]:
         """Return (the end of the batch that begins at row `at`, whether a push may end there).
@@ -332,6 +350,12 @@ class Engine:
             table.dirty[:] = False
             values = {field: table.fields[field] for field in sorted(table.changed)}
             fields[name] = RowValues(table.ids, values).take(at)
+        driving = self._rows(self._driver)
+        for name, edges in driving.edges.items():
+            if edges.places is not None:
+                mutable = driving.vertex_type.mutable_of_edge(name)
+                values = {field: edges.fields[field] for field in mutable}
+                fields[f"{self._driver}:{name}"] = RowValues(edges.places, values).take(edges.span(start, stop))
         return fields
 
     def restart(self, newest: ReplicaPart) -> None:

@@ -272,7 +272,7 @@ def schedule_name(schedule: Schedule) -> str:
 def used_settings(program: Program, workers: int, added: int = 0, *, adds: bool = False) -> tuple[UsedSettings, str]:
     """Return (the settings of each of `workers` workers, the same as text). `added` is the size of the batches whose
     steps are added; 0: replicas are averaged, but if `adds` their steps may be added later (`Program.adds_steps`)."""
-    whole, keeps_rate = program.update.batch or 1, program.update.keeps_rate
+    whole, keeps_rate = program.shape.batch or 1, program.shape.keeps_rate
     size, rate = batch_and_rate(whole, program.min_target_batch, workers, added, workers - 1.0, keeps_rate=keeps_rate)
     largest = max(size, next_batch(whole, size, program.min_actual_batch, alike=workers > 1))
     used = UsedSettings(workers, size, largest, rate, bool(added))
@@ -282,7 +282,7 @@ def used_settings(program: Program, workers: int, added: int = 0, *, adds: bool 
 
 
 def _batch(program: Program, used: UsedSettings) -> str:
-    update = program.update
+    update = program.shape
     if update.batch is None:
         return "one vertex at a time"
     text = f"batch {used.batch:,}"
@@ -320,7 +320,7 @@ def _rates(program: Program, used: UsedSettings) -> str:
 
 def _added(program: Program, used: UsedSettings) -> str:
     """Return what is used in place of these settings while steps are added, as text; "" if they cannot be."""
-    batch = program.update.batch or 1
+    batch = program.shape.batch or 1
     part, most = added_sizes(batch, program.min_target_batch, used.workers)
     if used.added or used.workers == 1 or part > most:
         return ""
@@ -333,7 +333,7 @@ def _added(program: Program, used: UsedSettings) -> str:
 
 def _kept(program: Program, used: UsedSettings) -> str:
     """Return the reason, as text, why each of several workers has the program's full batch; "" if they share it."""
-    if used.workers == 1 or used.batch < (program.update.batch or 1) or program.update.batch in (None, 1):
+    if used.workers == 1 or used.batch < (program.shape.batch or 1) or program.shape.batch in (None, 1):
         return ""
     if program.normalises:
         return " (not shared: a layer normalises by its batch)"

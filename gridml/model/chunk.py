@@ -83,6 +83,8 @@ class ChunkEdges:
     offsets: Ids | None = None  #: int64 (n+1,) borders of the groups; None if every row has `degree` edges
     degree: int = 1
     weight: Array | None = None  #: (m,)
+    fields: Mapping[str, Array] = field(default_factory=dict)  #: (m, *shape) by further field of an edge
+    places: Ids | None = None  #: int64 (m,) positions among all edges of the graph; None without mutable fields
 
     def span(self, start: int, stop: int) -> slice:
         """Return the part of `index` that belongs to rows [start, stop)."""
@@ -133,6 +135,9 @@ class Chunk:
                 tensors[f"edge/{name}/offsets"] = bundle.narrowed(edges.offsets)
             if edges.weight is not None:
                 tensors[f"edge/{name}/weight"] = edges.weight
+            tensors.update({f"edge/{name}/field/{each}": column for each, column in edges.fields.items()})
+            if edges.places is not None:
+                tensors[f"edge/{name}/places"] = bundle.narrowed(edges.places)
         if self.ends is not None:
             tensors["ends"] = bundle.narrowed(self.ends)
         message = {
@@ -149,7 +154,8 @@ class Chunk:
                 name: list(table.borrowed.payloads) for name, table in self.tables.items() if table.borrowed is not None
             },
         }
-        read = frozenset(name for name in tensors if name.startswith(("field/", "values/")) or name.endswith("/weight"))
+        starts, parts = ("field/", "values/"), ("/weight", "/field/")
+        read = frozenset(n for n in tensors if n.startswith(starts) or any(part in n for part in parts))
         return bundle.encode(message, tensors, aligned=read)
 
     @staticmethod
@@ -184,6 +190,8 @@ class Chunk:
                     _widened(tensors.get(f"edge/{name}/offsets")),
                     degree,
                     tensors.get(f"edge/{name}/weight"),
+                    _named(tensors, f"edge/{name}", "field"),
+                    _widened(tensors.get(f"edge/{name}/places")),
                 )
                 for name, (target, degree) in message["edges"].items()
             }
@@ -193,7 +201,8 @@ class Chunk:
 
 
 def _named(tensors: Mapping[str, Array], kind: str, table: str) -> dict[str, Array]:
-    return {key.split("/", 2)[2]: tensor for key, tensor in tensors.items() if key.startswith(f"{kind}/{table}/")}
+    start = f"{kind}/{table}/"
+    return {key.removeprefix(start): tensor for key, tensor in tensors.items() if key.startswith(start)}
 
 
 def _ragged(tensors: Mapping[str, Array], table: str) -> dict[str, Ragged]:
@@ -235,6 +244,7 @@ def _nbytes(table: Table) -> int:
     for each in table.edges.values():
         ends = each.count * each.degree if each.offsets is None else len(each.targets) + each.count
         edges += _ID * ends + (0 if each.weight is None else each.weight.nbytes)
+        edges += sum(column.nbytes + _ID * ends for column in each.fields.values())
     fields = sum(column.nbytes for name, column in table.columns.items() if name not in table.shared)
     return _ID * table.count + fields + sum(column.nbytes for column in table.ragged.values()) + edges
 
@@ -271,15 +281,20 @@ def cut(
             vertex_type = describe(table.type.target(name))
             key = vertex_type.name if vertex_type.replicated or not bsp else vertex_type.name + BEFORE
             offsets, targets, weight = edges.of(ids[source])
-            raw[f"{source}/{name}"] = (key, offsets, targets, weight, edges.degree)
+            more: tuple[dict[str, Array], Ids | None] = {}, None
+            if edges.fields:
+                places = edges.places(ids[source])
+                columns = {each: np.asarray(column[places]) for each, column in edges.fields.items()}
+                more = columns, places if table.type.mutable_of_edge(name) else None
+            raw[f"{source}/{name}"] = (key, offsets, targets, weight, edges.degree, more)
             if key not in ids:
                 wanted.setdefault(key, []).append(targets)
     for key, parts in wanted.items():
         ids[key] = ascending(*parts)
     tables = {key: _rows(graph.tables[key.removesuffix(BEFORE)], at, held) for key, at in ids.items()}
     edges_of = {
-        name: ChunkEdges(key, positions(ids[key], targets), offsets, degree, weight)
-        for name, (key, offsets, targets, weight, degree) in raw.items()
+        name: ChunkEdges(key, positions(ids[key], targets), offsets, degree, weight, *more)
+        for name, (key, offsets, targets, weight, degree, more) in raw.items()
     }
     return Chunk(driver, tables, edges_of, ends)
 

@@ -17,7 +17,7 @@ from gridml.errors import ProgramError
 from gridml.model.order import Units
 from gridml.model.ragged import Ragged, array_digest, converted
 from gridml.model.shared import SharedColumn, shared_column
-from gridml.model.vertex import Vertex, VertexType, array, describe
+from gridml.model.vertex import Vertex, VertexType, array, describe, edge
 from gridml.protocol.foreign import described
 
 Array = NDArray[Any]
@@ -53,31 +53,39 @@ class Edges:
     degree: int = 1
     constant: int | None = None  #: the target that all vertices share, such as the network; then `targets` is empty
     weight: Array | None = None  #: (m,)
+    fields: Mapping[str, Array] = field(default_factory=dict)  #: (m, *shape) by further field
+
+    def places(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the positions of the edges of `rows` among all edges, in order. Not for a `constant` target."""
+        if self.offsets is None:
+            return (rows[:, None] * self.degree + np.arange(self.degree)).ravel()
+        begin, end = self.offsets[rows], self.offsets[rows + 1]
+        lengths = end - begin
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        places: NDArray[np.int64] = np.repeat(begin - offsets[:-1], lengths) + np.arange(offsets[-1])
+        return places
 
     def of(self, rows: NDArray[np.int64]) -> tuple[Array | None, Array, Array | None]:
         """Return (offsets, targets, weight) of the edges of `rows`; offsets are None if all degrees are equal."""
         if self.constant is not None:
             return None, np.full(len(rows), self.constant, np.int64), None
-        if self.offsets is None:
-            at = (rows[:, None] * self.degree + np.arange(self.degree)).ravel()
-            offsets = None
-        else:
-            begin, end = self.offsets[rows], self.offsets[rows + 1]
-            lengths = end - begin
-            offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-            at = np.repeat(begin - offsets[:-1], lengths) + np.arange(offsets[-1])
+        at, offsets = self.places(rows), None
+        if self.offsets is not None:
+            offsets = np.concatenate([[0], np.cumsum(self.offsets[rows + 1] - self.offsets[rows])]).astype(np.int64)
         weight = None if self.weight is None else np.asarray(self.weight[at])
         return offsets, np.asarray(self.targets[at], np.int64), weight
 
     def digest(self) -> str:
         """Return a SHA-256 of the edges and of the form in which they are stored, in hexadecimal."""
         arrays = [array_digest(part) for part in (self.targets, self.offsets, self.weight) if part is not None]
+        arrays += [f"{name} {array_digest(values)}" for name, values in sorted(self.fields.items())]
         form = [self.count, self.degree, self.constant, self.offsets is None, self.weight is None]
         return hashlib.sha256(f"{form} {arrays}".encode()).hexdigest()
 
 
-def csr(offsets: Array, targets: Array, weight: Array | None = None) -> Edges:
-    """Make edges: vertex i has the targets `targets[offsets[i]:offsets[i+1]]`, with `weight` (m,) in the same order.
+def csr(offsets: Array, targets: Array, weight: Array | None = None, **fields: Array) -> Edges:
+    """Make edges: vertex i has the targets `targets[offsets[i]:offsets[i+1]]`, with `weight` (m,) and further `fields`
+    (m, *shape) in the same order, as in `topic=topic`.
 
     Raises ProgramError for offsets that do not start at 0, that decrease, or that do not end at len(targets).
     """
@@ -101,7 +109,13 @@ def csr(offsets: Array, targets: Array, weight: Array | None = None) -> Edges:
         raise ProgramError(
             f"csr got weights of shape {weight.shape} for {len(targets):,} targets; give one number for each edge."
         )
-    return Edges(len(offsets) - 1, targets, offsets, weight=weight)
+    columns = {name: _array(f"the field {name} of csr", values) for name, values in fields.items()}
+    wrong = next((name for name, column in columns.items() if column.shape[:1] != targets.shape), None)
+    if wrong is not None:
+        raise ProgramError(
+            f"csr got {wrong} of shape {columns[wrong].shape} for {len(targets):,} targets; give one for each edge."
+        )
+    return Edges(len(offsets) - 1, targets, offsets, weight=weight, fields=columns)
 
 
 @dataclass
@@ -128,6 +142,8 @@ class Graph:
         A field of differing length takes a list with an array for each vertex, or a `Ragged`. A string field takes a
         list of str.
 
+        A number is that of all vertices, in every element. An accumulator may be left out: it begins as 0.
+
         The targets of an edge field are an int array (count,) or (count, k), `csr(...)`, or a VertexSet. If the set has
         one vertex, all edges lead to it; if it has `count` vertices, vertex i has an edge to the set's i-th vertex.
 
@@ -148,6 +164,7 @@ class Graph:
                 f"given by name, as in **a_dict, or **gridml.from_torch(dataset, {vertex_type.name})."
             )
         declared = {*vertex_type.arrays, *vertex_type.ragged, *vertex_type.edges}
+        values = dict.fromkeys(vertex_type.accumulators, 0) | values
         unknown, missing = sorted(set(values) - declared), sorted(declared - set(values))
         if unknown or missing:
             wrong = [f"got unknown fields {unknown}"] * bool(unknown) + [f"misses {missing}"] * bool(missing)
@@ -160,7 +177,9 @@ class Graph:
                 f"graph.add({vertex_type.name}, ...) {' and '.join(wrong)}; it declares arrays "
                 f"{[*vertex_type.arrays, *vertex_type.ragged]} and edges {list(vertex_type.edges)}.{hint}"
             )
-        columns = {name: _column(vertex_type.name, each, values[name]) for name, each in vertex_type.arrays.items()}
+        alike = {name: values[name] for name in vertex_type.arrays if _is_number(values[name])}
+        arrays = {name: each for name, each in vertex_type.arrays.items() if name not in alike}
+        columns = {name: _column(vertex_type.name, each, values[name]) for name, each in arrays.items()}
         ragged = {name: each.column(vertex_type.name, values[name]) for name, each in vertex_type.ragged.items()}
         lengths = {name: len(column) for name, column in columns.items()}
         lengths |= {name: len(column) for name, column in ragged.items()}
@@ -176,6 +195,10 @@ class Graph:
             counts = (_sources(values[name]) for name in vertex_type.edges)
             lengths["edges"] = next((n for n in counts if n is not None), 1)
         added = next(iter(lengths.values()))
+        for name, number in alike.items():
+            each = vertex_type.arrays[name]
+            one = converted(f"{vertex_type.name}.{name}", _number_in(number, each.dtype), each.dtype)
+            columns[name] = np.broadcast_to(one, (added, *each.shape)).copy()
         edges = {name: _edges(vertex_type, name, values[name], added) for name in vertex_type.edges}
         shared = [name for name, each in vertex_type.arrays.items() if each.shared]
         if table.count and shared:
@@ -191,6 +214,13 @@ class Graph:
         table.shared = {name: shared_column(f"{vertex_type.name}.{name}", columns[name]) for name in shared}
         table.count += added
         return VertexSet(cls, table.count - added, table.count)
+
+    def reach(self, source: str, context: VertexType) -> None:
+        """Give every `source` vertex an edge to the one vertex of `context`, for stages: chunks then have it, and
+        replies bring its values. Its name is no identifier, so that no declared field can have it. Idempotent."""
+        table, name = self.tables[source], f"@{context.name}"
+        table.type = replace(table.type, edges={**table.type.edges, name: edge(context.cls)})
+        table.edges[name] = Edges(table.count, np.empty(0, np.int64), constant=0)
 
     def check(self) -> None:
         """Raise ProgramError when an edge leads to a vertex that was never added."""
@@ -223,6 +253,28 @@ class Graph:
     def local(self) -> list[Table]:
         return [t for t in self.tables.values() if not t.type.replicated]
 
+    def mutable_columns(self) -> dict[str, Array]:
+        """Return the columns of local vertices, and of their edges, that f or stages may change, by "OWNER.field": the
+        owner is a type, or "Type:edge"."""
+        fields = {f"{t.type.name}.{name}": t.columns[name] for t in self.local for name in t.type.mutable}
+        return fields | {
+            f"{t.type.name}:{name}.{each}": t.edges[name].fields[each]
+            for t in self.local
+            for name in t.edges
+            for each in t.type.mutable_of_edge(name)
+        }
+
+    def replace_column(self, field: str, column: Array) -> None:
+        """Put a column in place of one of `mutable_columns`."""
+        owner, name = field.split(".")
+        type_name, _, edge_name = owner.partition(":")
+        table = self.tables[type_name]
+        if edge_name:
+            edges = table.edges[edge_name]
+            table.edges[edge_name] = replace(edges, fields={**edges.fields, name: column})
+        else:
+            table.columns[name] = column
+
     def fingerprint(self) -> dict[str, Any]:
         """Return the properties that must not change for a run to resume with this graph: types, counts, dtypes, shapes
         and mutable fields."""
@@ -232,6 +284,11 @@ class Graph:
                 "fields": {n: [a.dtype.str, list(a.shape), a.mutable] for n, a in t.type.arrays.items()}
                 | {n: [r.dtype.str, list(r.shape), "text" if r.text else "ragged"] for n, r in t.type.ragged.items()},
                 "modules": sorted(t.type.modules),
+                **{
+                    f"edges {name}": {n: [a.dtype.str, list(a.shape), a.mutable] for n, a in declared.fields.items()}
+                    for name, declared in sorted(t.type.edges.items())
+                    if declared.fields
+                },
             }
             for name, t in sorted(self.tables.items())
         }
@@ -254,6 +311,16 @@ def _array(name: str, value: Any) -> Array:
     if isinstance(values, np.ma.MaskedArray):
         raise ProgramError(f"{name} got a masked array, whose mask would be lost. Give its values: filled(...).")
     return values
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, bool | int | float | np.bool_ | np.number)
+
+
+def _number_in(number: Any, dtype: np.dtype[Any]) -> Array:
+    """Return a number as an array (1,): a Python number in the kind of `dtype`, as 0 is for a float."""
+    plain = isinstance(number, int) and dtype.kind == "f"
+    return np.asarray([float(number) if plain else number])
 
 
 def _column(type_name: str, declared: array, value: Any) -> Array:
@@ -315,7 +382,26 @@ def _edges(vertex_type: VertexType, name: str, value: Any, count: int) -> Edges:
     if edges.weight is not None and declared.weight is not None and edges.weight.dtype != declared.weight:
         weight = converted(f"the weight of {vertex_type.name}.{name}", edges.weight, declared.weight)
         edges = replace(edges, weight=weight)
+    if declared.fields or edges.fields:
+        edges = replace(edges, fields=_edge_fields(f"{vertex_type.name}.{name}", declared, edges))
     return edges
+
+
+def _edge_fields(name: str, declared: edge, edges: Edges) -> dict[str, Array]:
+    """Return the declared fields of edges. Raises ProgramError for missing, unknown or wrong ones."""
+    if declared.fields.keys() != edges.fields.keys():
+        given = ", ".join(f"{each}=..." for each in declared.fields)
+        raise ProgramError(
+            f"{name} is declared with the fields {list(declared.fields)}, and got {list(edges.fields)}; give them as "
+            f"in gridml.csr(offsets, targets{f', {given}' if given else ''})."
+        )
+    columns = {}
+    for each, values in edges.fields.items():
+        of = declared.fields[each]
+        if values.shape[1:] != of.shape:
+            raise ProgramError(f"{name}.{each} got values of shape {values.shape[1:]}; declared is {of.shape}.")
+        columns[each] = converted(f"{name}.{each}", values, of.dtype)
+    return columns
 
 
 def _join(first: Edges, second: Edges) -> Edges:
@@ -335,7 +421,9 @@ def _join(first: Edges, second: Edges) -> Edges:
         parts.append((offsets, targets, weight))
     (o1, t1, w1), (o2, t2, w2) = parts
     weight = None if w1 is None or w2 is None else np.concatenate([w1, w2])
-    return Edges(count, np.concatenate([t1, t2]), np.concatenate([o1, o2[1:] + o1[-1]]), weight=weight)
+    fields = {name: np.concatenate([values, second.fields[name]]) for name, values in first.fields.items()}
+    joined = np.concatenate([t1, t2]), np.concatenate([o1, o2[1:] + o1[-1]])
+    return Edges(count, *joined, weight=weight, fields=fields)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ from gridml.model.graph import Graph
 from gridml.model.layers import layers_of
 from gridml.model.order import Shuffle
 from gridml.model.schedule import Progress, Schedule, TorchSchedule, check_schedule, factor_of, linear_decay
-from gridml.model.update import Update, argument_hints, progress_place, vertex_class
+from gridml.model.stages import GlobalSync, MiniBatch, Stages
+from gridml.model.update import Shape, Update, argument_hints, progress_place, vertex_class
 from gridml.model.vertex import Vertex, VertexType, describe, module, reachable
 from gridml.protocol.foreign import MAX_TRACEBACK_CHARS, described, printable
 
@@ -167,6 +168,9 @@ _STOPPING, _LOGGERS = 'gridml.early_stopping("loss")', 'a list of names, such as
 class Program:
     """A training program. `graph` and `evaluate` run on the submit host only, `update` on the workers.
 
+    `update` is f, or a list: f or a `MiniBatch` of compiled stages, and then what `global_sync` declares, which the
+    master calls after each pass. With a global_sync, passes do not overlap.
+
     `evaluate` takes the vertex types that its annotations name and returns numbers (or lists of numbers) by name.
     `schedule` gives the learning-rate factor for the credited share of the run (0 to 1), or for a `gridml.Progress`:
     see `by_step`, `warmup` and `torch_schedule`. f and `evaluate` can also take a `gridml.Progress`. `shuffle` defaults
@@ -184,7 +188,7 @@ class Program:
     """
 
     graph: Callable[[], Graph]
-    update: Update
+    update: Update | Sequence[Update | MiniBatch | GlobalSync]
     evaluate: Callable[..., Metrics] | None = None
     epochs: int = 1
     schedule: Schedule = linear_decay
@@ -197,11 +201,20 @@ class Program:
     loggers: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.update, Update):
+        first, *after = self._work
+        if not isinstance(first, Update | MiniBatch):
             raise ProgramError(
-                f"Program got {type(self.update).__name__} as its update; expected gridml.Program(graph, train), with "
-                f"@gridml.update(batch=64) above train, the one function that workers call."
+                f"Program got {type(first).__name__} as its update; expected gridml.Program(graph, train), with "
+                f"@gridml.update(batch=64) above train, the one function that workers call, or a list that begins with "
+                f"a gridml.MiniBatch."
             )
+        for each in after:
+            if not isinstance(each, GlobalSync):
+                named = getattr(each, "name", type(each).__name__)
+                raise ProgramError(
+                    f"Program got {named} behind the first of its list; expected functions under "
+                    f"@gridml.global_sync there, and one MiniBatch before them."
+                )
         given: dict[str, Any] = {"graph": self.graph, "evaluate": self.evaluate, "schedule": self.schedule}
         for name, value in given.items():
             if not callable(value) and (name != "evaluate" or value is not None):
@@ -240,9 +253,31 @@ class Program:
         stopping = None if self.early_stopping is None else self.early_stopping.goal
         return [goal for goal in (stopping, self.saved_goal) if goal is not None]
 
+    @property
+    def _work(self) -> Sequence[Any]:
+        """What the program does, in order: for workers, then for the master."""
+        return self.update if isinstance(self.update, Sequence) and self.update else [self.update]
+
+    @cached_property
+    def shape(self) -> Shape:
+        """f, or the stages that take its place."""
+        first = self._work[0]
+        return Stages(first) if isinstance(first, MiniBatch) else first
+
+    @property
+    def syncs(self) -> list[GlobalSync]:
+        """What the master calls after each pass, in order."""
+        return [each for each in self._work if isinstance(each, GlobalSync)]
+
+    @cached_property
+    def ends_passes(self) -> bool:
+        """True if the end of a pass changes contexts, so that no pass may begin before it."""
+        return bool(self.syncs) or any(of.accumulators for of in self.types().values())
+
     def types(self) -> dict[str, VertexType]:
-        """Return the type that f is called for and every type reachable from it by edges, by name."""
-        return reachable(self.update.driver)
+        """Return the type that f is called for and every type that it reaches, by name: along edges, or as contexts of
+        stages."""
+        return self.shape.types if isinstance(self.shape, Stages) else reachable(self.shape.driver)
 
     def build(self, source: Path) -> Graph:
         """Call `graph` and check the result. `source` is the user's file, for the traceback.
@@ -263,6 +298,7 @@ class Program:
                 f"graph returned {type(made).__name__}; expected the gridml.Graph it built: end it with  return g."
             )
         made.check()
+        self._connect(made)
         for argument, cls in self._evaluated().items():
             if describe(cls).name not in made.tables:
                 raise ProgramError(
@@ -271,9 +307,24 @@ class Program:
                 )
         return made
 
+    def _connect(self, graph: Graph) -> None:
+        """Make the edges along which stages reach their contexts. Raises ProgramError for a context that is not one
+        vertex."""
+        of_stages = self.shape.contexts if isinstance(self.shape, Stages) else []
+        for of in {of.name: of for of in (*of_stages, *(sync.context for sync in self.syncs))}.values():
+            count = graph.tables[of.name].count if of.name in graph.tables else 0
+            if count != 1:
+                raise ProgramError(
+                    f"the graph has {count:,} {of.name} vertices, and a stage takes {of.name} as its context; expected "
+                    f"one, added with g.add({of.name}, ...), or an edge that leads to those that are meant."
+                )
+        for of in of_stages:
+            if (driver := self.shape.driver.__name__) in graph.tables:
+                graph.reach(driver, of)
+
     def driving(self, graph: Graph) -> str:
         """Return the name of the type that f runs on. Raises ProgramError if the graph has no such vertices."""
-        driver = self.update.driver.__name__
+        driver = self.shape.driver.__name__
         if driver not in graph.tables or not graph.tables[driver].count:
             raise ProgramError(f"the graph has no {driver} vertices; f has nothing to run on. Add them in graph().")
         return driver
@@ -290,17 +341,26 @@ class Program:
     def check(self) -> None:
         """Raise ProgramError for errors that would otherwise show on a worker, or after the first epoch."""
         self.types()
+        if isinstance(self.shape, Stages):
+            self.shape.check()
         if not any(t.replicated or t.mutable for t in self.types().values()):
-            driver = self.update.driver.__name__
+            driver = self.shape.driver.__name__
             ends = [name for name in self.types() if name != driver]
             lacks = f"{' and '.join(ends)} {'have' if len(ends) > 1 else 'has'} no module and no aggregate"
             raise ProgramError(
-                f"{self.update.function.__name__} can change nothing: no type it reaches is replicated"
+                f"{self.shape.function.__name__} can change nothing: no type it reaches is replicated"
                 f"{f' ({lacks})' if ends else f' ({driver} has no edge)'}, and {driver} has no field that is mutable. "
                 f"{f'Give the class {ends[0]} {_MODULE}, or an aggregate, or declare' if ends else 'Declare'} a field "
                 f"of {driver} as gridml.array(..., mutable=True)."
             )
-        _ = self.update.parameters  # raises if an argument of f cannot be bound to an edge
+        if isinstance(self.shape, Update):
+            _ = self.shape.parameters  # raises if an argument of f cannot be bound to an edge
+        for sync in self.syncs:
+            if sync.context.name not in self.types():
+                raise ProgramError(
+                    f"{sync.name} takes {sync.context.name}, which nothing that workers run takes; expected one of "
+                    f"{', '.join(self.types())}."
+                )
         check_schedule(self.schedule)
         # A scheduler is made once here, because an error in making it on workers would end every job of the run.
         if isinstance(self.schedule, TorchSchedule):
@@ -320,7 +380,7 @@ class Program:
         the layer's statistics explode.
         """
         shared = any(m.optimiser is not None for m in self.modules) and not self.normalises
-        return self.update.min_batch if shared else self.update.batch or 1
+        return self.shape.min_batch if shared else self.shape.batch or 1
 
     def adds_steps(self, graph: Graph) -> bool:
         """Return whether workers may share each batch, and the master may add their steps.
@@ -328,7 +388,7 @@ class Program:
         The step of a part of a batch must be that of its optimisers alone, at a rate that gridml scales with the part,
         and every worker must train all weights: the rate of a part counts on the steps of all others.
         """
-        update, tables = self.update, graph.replicated
+        update, tables = self.shape, graph.replicated
         if self.normalises or update.keeps_rate or update.accumulate > 1 or (update.batch or 1) == 1:
             return False
         if not any(m.optimiser is not None for m in self.modules):
@@ -343,8 +403,8 @@ class Program:
     def min_actual_batch(self) -> int:
         """The smallest size of any batch, even at the end of a chunk: `min_batch`, but at least two if a layer
         normalises by its batch."""
-        two = min(2, self.update.batch or 1)
-        return max(self.update.min_batch, two) if self.normalises else self.update.min_batch
+        two = min(2, self.shape.batch or 1)
+        return max(self.shape.min_batch, two) if self.normalises else self.shape.min_batch
 
     @property
     def modules(self) -> list[module]:
@@ -368,7 +428,7 @@ class Program:
     @property
     def has_settings(self) -> bool:
         """True if there is a batch of several vertices to share, or a learning rate."""
-        return (self.update.batch or 1) > 1 or self.rates != ()
+        return (self.shape.batch or 1) > 1 or self.rates != ()
 
     @cached_property
     def uses_torch(self) -> bool:

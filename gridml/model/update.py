@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import typing
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,26 +28,20 @@ class Parameter:
     is_single: bool  #: f takes one vertex; otherwise a batch of them
 
 
-@dataclass(eq=False)
-class Update:
-    """f with its options, which `gridml.update` explains."""
+class Shape(ABC):
+    """What the rest of gridml asks about the work of a program: on which vertices it runs, in batches of which size."""
 
-    function: Callable[..., None]
+    function: Callable[..., Any]  #: f, or the first stage
     batch: int | None  #: vertices of a call; None: f takes one vertex at a time
     min_batch: int
-    drop_last: bool = False
-    accumulate: int = 1
-    keeps_rate: bool = False  #: smaller batches of several workers have the program's learning rates
-    #: the position of f's `Progress` argument, None without one; set by `_signature`
-    _progress_at: int | None = field(default=None, init=False)
+    drop_last: bool
+    accumulate: int
+    keeps_rate: bool  #: smaller batches of several workers have the program's learning rates
 
-    def __call__(self, *args: Any) -> None:
-        self.function(*args)
-
-    def call(self, at: Progress, *vertices: Any) -> None:
-        """Call f with its vertices, and with the progress if f takes it."""
-        place = self._progress_at
-        self.function(*(vertices if place is None else (*vertices[:place], at, *vertices[place:])))
+    @property
+    @abstractmethod
+    def driver(self) -> type[Vertex]:
+        """The local type that the program runs on. Raises ProgramError if there is none."""
 
     @property
     def window(self) -> int:
@@ -57,6 +52,28 @@ class Update:
         """Return the division of epochs of `vertices` vertices into optimiser steps."""
         trained = vertices - vertices % (self.batch or 1) if self.drop_last else vertices
         return StepCount(vertices, max(1, trained), self.window)
+
+
+@dataclass(eq=False)
+class Update(Shape):
+    """f with its options, which `gridml.update` explains."""
+
+    function: Callable[..., None]
+    batch: int | None
+    min_batch: int
+    drop_last: bool = False
+    accumulate: int = 1
+    keeps_rate: bool = False
+    #: the position of f's `Progress` argument, None without one; set by `_signature`
+    _progress_at: int | None = field(default=None, init=False)
+
+    def __call__(self, *args: Any) -> None:
+        self.function(*args)
+
+    def call(self, at: Progress, *vertices: Any) -> None:
+        """Call f with its vertices, and with the progress if f takes it."""
+        place = self._progress_at
+        self.function(*(vertices if place is None else (*vertices[:place], at, *vertices[place:])))
 
     @property
     def driver(self) -> type[Vertex]:

@@ -42,6 +42,9 @@ class array(Declared):
     always mutable. In f the field reads as a torch tensor if the program has a module, otherwise as a numpy array.
     """
 
+    own_rule: Aggregate | None = None  #: the rule of this field, whatever the type's; None: that of the type
+    travels: ClassVar[bool] = True  #: False: the field exists on workers only (`gridml.model.stage_fields`)
+
     def __init__(self, dtype: Any, shape: tuple[int, ...] = (), *, mutable: bool = False, shared: bool = False) -> None:
         self.dtype = number_of(dtype, "gridml.array")
         self.shape = shape_of(shape, "gridml.array")
@@ -98,10 +101,12 @@ class module(Declared):
 class edge(Declared):
     """Edges from each vertex of this type to vertices of `target` (a class, or its name if it is defined later).
 
-    `weight` is the dtype of a number on every edge (a rating, a count), or None.
+    `weight` is the dtype of a number on every edge (a rating, a count), or None. Further fields of every edge are
+    declared by name, as in `topic=gridml.array("int32", mutable=True)`; only stages read them, and change mutable ones.
+    Raises ProgramError for a field that is no plain gridml.array.
     """
 
-    def __init__(self, target: type[Vertex] | str, *, weight: Any = None) -> None:
+    def __init__(self, target: type[Vertex] | str, *, weight: Any = None, **fields: array) -> None:
         if not isinstance(target, str) and not (isinstance(target, type) and issubclass(target, Vertex)):
             raise ProgramError(
                 f"gridml.edge got {target!r}; expected the vertex type that the edges lead to: a subclass of "
@@ -111,6 +116,14 @@ class edge(Declared):
         self.weight = None if weight is None else dtype_of(weight)
         if self.weight is not None and self.weight.kind not in "biuf":
             raise ProgramError(f"gridml.edge got weight {self.weight}; expected the dtype of a number on every edge.")
+        for name, each in fields.items():
+            if type(each) is not array or each.shared or name == "end" or name.startswith("_"):
+                raise ProgramError(
+                    f"gridml.edge got {name}={each!r}; expected a field of every edge, as in "
+                    f'topic=gridml.array("int32", mutable=True), under a name other than end.'
+                )
+            each.name = name
+        self.fields = fields
 
     def __get__(self, vertex: Vertex | None, owner: type) -> Any:
         return self if vertex is None else vertex._store.neighbours(self.name, vertex._at)
@@ -256,6 +269,7 @@ class VertexType:
     modules: dict[str, module] = field(default_factory=dict)
     edges: dict[str, edge] = field(default_factory=dict)
     ragged: dict[str, ragged_field] = field(default_factory=dict)
+    workspace: dict[str, array] = field(default_factory=dict)  #: fields that never leave a worker
 
     @property
     def name(self) -> str:
@@ -266,6 +280,11 @@ class VertexType:
         return [*self.arrays, *self.ragged, *self.modules]
 
     @property
+    def accumulators(self) -> list[str]:
+        """Names of the fields that have a rule of their own, and begin each pass as 0."""
+        return [name for name, each in self.arrays.items() if each.own_rule is not None]
+
+    @property
     def replicated(self) -> bool:
         return bool(self.modules) or self.cls.aggregate is not None
 
@@ -273,17 +292,25 @@ class VertexType:
     def rule(self) -> Aggregate | ByName | None:
         """The declared merge rule; None for the default and for a user's own method."""
         declared = self.cls.aggregate
-        return declared if isinstance(declared, Aggregate | ByName) else None
+        if not isinstance(declared, Aggregate | ByName):
+            return None
+        own = tuple((f"*/{name}", each.own_rule) for name, each in self.arrays.items() if each.own_rule is not None)
+        others = declared.patterns if isinstance(declared, ByName) else (("*", declared),)
+        return ByName(own + others) if own else declared
 
     @property
     def has_own_rule(self) -> bool:
         """True if g is a method of the vertex class."""
-        return self.cls.aggregate is not None and self.rule is None
+        return self.cls.aggregate is not None and not isinstance(self.cls.aggregate, Aggregate | ByName)
 
     @property
     def mutable(self) -> list[str]:
         """Names of the mutable fields of a local type, which pushes return; empty for a replicated type."""
         return [] if self.replicated else [name for name, a in self.arrays.items() if a.mutable]
+
+    def mutable_of_edge(self, edge_name: str) -> list[str]:
+        """Names of the mutable fields of edges that start at vertices of this type; empty for a replicated type."""
+        return [] if self.replicated else [n for n, each in self.edges[edge_name].fields.items() if each.mutable]
 
     def target(self, edge_name: str) -> type[Vertex]:
         """Return the class that an edge leads to. Raises ProgramError for an unknown name."""
@@ -342,12 +369,19 @@ def _declaration(cls: type[Vertex]) -> VertexType:
                 into.pop(name, None)  # a subclass may declare the name again, as another kind
                 if isinstance(value, descriptor):
                     into[name] = value
+    declared.workspace.update({name: each for name, each in arrays.items() if not each.travels})
+    for name in declared.workspace:
+        del arrays[name]
     for name in (cls.__name__, *declared.fields, *declared.edges):
         if not name.isidentifier() or len(name.encode()) > MAX_NAME_BYTES:
             owner, got = printable(cls.__name__, MAX_NAME_BYTES), printable(repr(name), MAX_NAME_BYTES)
             wanted = f"an identifier of at most {MAX_NAME_BYTES} bytes, because file names contain it"
             raise ProgramError(f"{owner} has the name {got}; expected {wanted}.")
-    taken = [name for name in (*declared.fields, *declared.edges) if name in RESERVED or name.startswith("_")]
+    taken = [
+        name
+        for name in (*declared.fields, *declared.workspace, *declared.edges)
+        if name in RESERVED or name.startswith("_")
+    ]
     if taken:
         raise ProgramError(
             f"{cls.__name__} has a field called {taken[0]}, a name that vertices and batches use themselves. Call it "
@@ -362,6 +396,11 @@ def _declaration(cls: type[Vertex]) -> VertexType:
         raise ProgramError(
             f"{cls.__name__}.aggregate is {cls.aggregate!r}; expected a rule such as gridml.stale_mean(), "
             f"gridml.by_name({{...}}) or a method aggregate(self, replica, merge)."
+        )
+    if not declared.rule and (own := [*declared.accumulators, *declared.workspace]):
+        raise ProgramError(
+            f"{cls.__name__}.{own[0]} is a field of stages, and {cls.__name__} has {cls.aggregate or 'no aggregate'}; "
+            f"such fields belong to a replicated type with a rule, such as aggregate = gridml.owned()."
         )
     if declared.has_own_rule:
         check_plain(cls.aggregate, f"{cls.__name__}.aggregate", 3)

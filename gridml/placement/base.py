@@ -12,9 +12,9 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gridml.codegen.compiled import compiled
 from gridml.errors import UsageError
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.compiled import compiled
 
 Floats = NDArray[np.float64]
 

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import coo_array, csr_array
 
+from gridml.codegen.compiled import compiled
 from gridml.errors import UsageError
-from gridml.placement.compiled import compiled
 
 Ids = NDArray[np.int32]
 Offsets = NDArray[np.int64]

@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gridml.codegen.compiled import compiled
 from gridml.placement.base import Counts, Parts, Shares
 from gridml.placement.bipartite import Bipartite, BothSides
 from gridml.placement.bisection_kernel import Sides, both_sides, grow, refine_bisection
-from gridml.placement.compiled import compiled
 from gridml.placement.refine_kernel import shared
 
 # A row's part times this is added to the row's hash, so that rows of different parts do not match.

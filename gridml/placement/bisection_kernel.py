@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gridml.codegen.compiled import compiled
 from gridml.placement.base import Counts, Parts
 from gridml.placement.bipartite import BothSides
-from gridml.placement.compiled import compiled
 
 Sides = NDArray[np.int8]
 OUT = -1  # the `place` of a row that is in no heap

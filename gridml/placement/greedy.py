@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gridml.codegen.compiled import compiled
 from gridml.placement.base import (
     ALL_FEATURES,
     COLUMN_WEIGHTS,
@@ -30,7 +31,6 @@ from gridml.placement.base import (
     room,
 )
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.compiled import compiled
 from gridml.placement.neighbours import Words, no_sets
 from gridml.placement.serving import serve, served
 

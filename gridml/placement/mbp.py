@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gridml.codegen.compiled import compiled
 from gridml.errors import UsageError
 from gridml.placement.base import (
     COLUMN_WEIGHTS,
@@ -32,7 +33,6 @@ from gridml.placement.base import (
     room,
 )
 from gridml.placement.bipartite import Bipartite, BothSides, Ids
-from gridml.placement.compiled import compiled
 from gridml.placement.neighbours import DenseCounts, WeighedRows, dense_counts, enter, leave
 from gridml.placement.tsh import TshOptions, deal, infeasible, serve_greedily
 

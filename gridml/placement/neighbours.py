@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gridml.codegen.compiled import compiled
 from gridml.placement.base import Counts, Parts
 from gridml.placement.bipartite import Bipartite, Ids
-from gridml.placement.compiled import compiled
 
 Words = NDArray[np.uint64]
 WORD = 64  # parts per word

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gridml.codegen.compiled import compiled
 from gridml.errors import UsageError
 from gridml.placement.base import (
     ROW_WEIGHTS,
@@ -38,7 +39,6 @@ from gridml.placement.base import (
     options_of,
 )
 from gridml.placement.bipartite import MAX_COUNT, Bipartite, Ids
-from gridml.placement.compiled import compiled
 from gridml.placement.neighbours import Words, no_sets
 from gridml.placement.parsa_numbering import Block, forget, gather, keep, numbered
 from gridml.placement.serving import served

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gridml.codegen.compiled import compiled
 from gridml.placement.bipartite import Ids, Offsets
-from gridml.placement.compiled import compiled
 from gridml.placement.neighbours import Words
 
 DIGIT = 12  # maximum bits per round of the radix sort: a round writes to up to 2^DIGIT different places

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gridml.codegen.compiled import compiled
 from gridml.placement.base import UNLIMITED, Counts, PartRates, Parts
-from gridml.placement.compiled import compiled
 
 Words = NDArray[np.uint64]
 Bits = NDArray[np.uint16]

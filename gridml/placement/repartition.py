@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from gridml.codegen.compiled import compiled
 from gridml.errors import UsageError
 from gridml.placement.base import (
     ALL_FEATURES,
@@ -38,7 +39,6 @@ from gridml.placement.base import (
     options_of,
 )
 from gridml.placement.bipartite import Bipartite, Weights
-from gridml.placement.compiled import compiled
 from gridml.placement.finishing import EVENING, LOOSE, bounds_of, ends_of, within_memory
 from gridml.placement.neighbours import DenseCounts, WeighedRows, Words, dense_counts, enter, leave, sets_of
 from gridml.placement.parsa import ParsaOptions, deal_out

@@ -12,9 +12,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gridml.codegen.compiled import compiled
 from gridml.placement.base import PartRates, Parts
 from gridml.placement.bipartite import Bipartite, Weights
-from gridml.placement.compiled import compiled
 from gridml.placement.neighbours import Words, sets_of
 
 SWEEPS = 20  # maximum number of sweeps

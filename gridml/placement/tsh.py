@@ -24,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gridml.codegen.compiled import compiled
 from gridml.errors import UsageError
 from gridml.placement.base import (
     DUAN,
@@ -43,7 +44,6 @@ from gridml.placement.base import (
     room,
 )
 from gridml.placement.bipartite import Bipartite, BothSides, Ids
-from gridml.placement.compiled import compiled
 from gridml.placement.neighbours import Words, no_sets, sets_of
 from gridml.placement.serving import deal_unused, touching
 

@@ -173,7 +173,7 @@ def flops_per_vertex(program: Program, chunk: Chunk, state: ReplicaState) -> flo
 
 def first_chunk(program: Program, graph: Graph, count: int) -> Chunk:
     """Return the chunk of the first `count` vertices, extended to whole connected components."""
-    driver = program.update.driver.__name__
+    driver = program.shape.driver.__name__
     parts = None if program.bsp else components(graph)
     units = None if parts is None else parts.units[driver]
     order = EpochOrder(graph.tables[driver].count, 0, 0, "none", units)

@@ -139,10 +139,9 @@ class _Service:
     def _load_fields(self) -> None:
         """If the graph was built, map the newest values of the fields that f changes into it. The master writes new
         files of these fields at the end of each epoch."""
-        for table in self._graph.local if "_graph" in vars(self) else ():
-            for name in table.type.mutable if table.count else ():
-                path = self._directory.fields / f"{table.type.name}.{name}.npy"
-                table.columns[name] = open_base(path, table.columns[name])
+        for field, column in self._graph.mutable_columns().items() if "_graph" in vars(self) else ():
+            if len(column):
+                self._graph.replace_column(field, open_base(self._directory.fields / f"{field}.npy", column))
 
 
 def _is_out_of_memory(cause: BaseException | None) -> bool:

@@ -43,7 +43,7 @@ class Recalibration:
 
     def __init__(self, spec: RunSpec) -> None:
         self._spec = spec
-        self._driver = spec.program.update.driver.__name__
+        self._driver = spec.program.shape.driver.__name__
         #: (version, its statistics) of the last call, because an evaluated version is often kept, too
         self._newest: tuple[Hashable, dict[VertexKey, dict[str, Array]]] | None = None
 
@@ -82,7 +82,7 @@ class Recalibration:
             key: {name: tensor for name, tensor in vertex.tensors.items() if name not in statistics[key]}
             for key, vertex in state.modules.items()
         }
-        size = self._spec.program.update.batch or 1
+        size = self._spec.program.shape.batch or 1
         with torch.no_grad():
             for chunk in self._chunks(size):
                 engine.begin(chunk)

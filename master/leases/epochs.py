@@ -175,7 +175,7 @@ class Epochs:
         # from `trained` on (an incomplete last batch with drop_last) are credited without training.
         self.trained, self.min_batch = self._batches()
         self._orders: dict[int, EpochOrder] = {}
-        self._changes_local = any(table.type.mutable for table in graph.local)  # f changes local vertices
+        self._changes_local = bool(graph.mutable_columns())  # f changes local vertices, or stages their edges
         if self._units is not None and chunk is not None and self._units.largest > chunk:
             raise ProgramError(
                 f"a connected component has {self._units.largest:,} {self.driver} vertices, more than the chunk of "
@@ -183,9 +183,9 @@ class Epochs:
             )
 
     def _batches(self) -> tuple[int, int]:
-        program, batch = self._spec.program, self._spec.program.update.batch or 1
+        program, batch = self._spec.program, self._spec.program.shape.batch or 1
         connected = self._units is not None
-        if not program.update.drop_last:
+        if not program.shape.drop_last:
             return self.vertex_count, 1 if connected else program.min_actual_batch
         if connected or self.vertex_count < batch:
             why = "they are connected" if connected else f"there are {self.vertex_count:,}, and a batch has {batch:,}"
@@ -230,7 +230,7 @@ class Epochs:
         leaves no rest that is too small to lease."""
         stop = self.order(span.epoch).boundary(min(span.start + size, span.stop))
         # Parts of a placed graph do not end at a multiple of the batch; a short rest would become a lease of its own.
-        crumb = self._parts is not None and span.stop - stop < self._spec.program.update.window
+        crumb = self._parts is not None and span.stop - stop < self._spec.program.shape.window
         return span.stop if crumb or self.is_too_short(stop, span.stop) else stop
 
     @property
@@ -278,7 +278,8 @@ class Epochs:
     def is_sequential(self) -> bool:
         """True if an epoch opens only after the one before is closed: fully credited, and flushed by its merge rules.
         The reply with the first lease of an epoch then brings the version at that close, or a later one."""
-        return self._spec.program.bsp or self._changes_local or not self._spec.program.overlap
+        program = self._spec.program
+        return program.bsp or self._changes_local or program.ends_passes or not program.overlap
 
     def is_followed(self, epoch: int) -> bool:
         """Return whether vertices of the next epoch can be trained before this one ends."""

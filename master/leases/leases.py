@@ -37,7 +37,7 @@ class Leases:
         events: Events,
     ) -> None:
         self.epochs = Epochs(spec, ledger, sizes.chunk)
-        batch, vertex_bytes = spec.program.update.window, bytes_each(spec.graph, self.epochs.driver)
+        batch, vertex_bytes = spec.program.shape.window, bytes_each(spec.graph, self.epochs.driver)
         many = spec.settings.facts.chunks_per_job != 1
         self.sizing = ChunkSizing(sizes, self.epochs.vertex_count, batch, vertex_bytes, many=many)
         self.chunks = Chunks(spec, self.epochs, mailboxes, self.sizing.measures.copying, ledger.path.parent / "carried")
@@ -181,7 +181,7 @@ class Leases:
 
     def _batches(self) -> tuple[int, int]:
         program = self._spec.program
-        whole = program.update.window
+        whole = program.shape.window
         return whole, batch_size(whole, program.min_target_batch, self.live)
 
     def _apply(self, grant: Grant, reason: str, record: WorkerRecord, now: float) -> LeaseState | None:

@@ -148,7 +148,7 @@ def facts_of(
     later."""
     types = {side.type: side for side in sides}.values()
     connected = (not describe(table.type.target(name)).replicated for table in graph.local for name in table.edges)
-    fewest = max(MIN_CHUNK_BATCHES * (program.update.batch or 1), program.min_actual_batch)
+    fewest = max(MIN_CHUNK_BATCHES * (program.shape.batch or 1), program.min_actual_batch)
     return PlacingFacts(
         requested=requested,
         workers=workers,
@@ -160,7 +160,7 @@ def facts_of(
         fewest=fewest,
         shuffled=shuffle_of(program, graph) != "none",
         connected=any(connected),
-        drop_last=program.update.drop_last,
+        drop_last=program.shape.drop_last,
         modules=any(table.type.modules for table in graph.replicated),
     )
 

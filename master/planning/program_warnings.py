@@ -21,6 +21,7 @@ from gridml.engine.modules import Trainable
 from gridml.model.graph import Edges, Graph, components
 from gridml.model.layers import STATISTICS, layers_of
 from gridml.model.program import Program
+from gridml.model.update import Update
 from gridml.model.vertex import VertexType, describe
 
 Array = NDArray[Any]
@@ -30,8 +31,16 @@ _AT_ONCE = 1 << 22  # maximum elements to read at a time, because a column can b
 
 
 def nonfinite_fields(graph: Graph) -> Iterator[str]:
-    """Yield a warning for each field with NaN or infinity. Reads every floating-point field once."""
+    """Yield a warning for each field, and each edge's weight, with NaN or infinity. Reads every floating-point field
+    once."""
     for table in graph.tables.values():
+        for name, edges in table.edges.items():
+            if edges.weight is not None and edges.weight.dtype.kind == "f" and not np.isfinite(edges.weight).all():
+                wrong = np.flatnonzero(~np.isfinite(edges.weight))
+                yield (
+                    f"{table.type.name}.{name} has NaN or infinity as the weight of {len(wrong):,} of "
+                    f"{len(edges.weight):,} edges, first of edge {wrong[0]:,}; what that makes is refused if not finite"
+                )
         for name, column in table.columns.items():
             if column.dtype.kind != "f" or not column.size:
                 continue
@@ -58,7 +67,7 @@ def unfollowed_edges(program: Program, graph: Graph, followed: Collection[str]) 
     driver's row i (the driver is the vertices that f runs on), but it is not.
     """
     update = program.update
-    if update.batch is None:
+    if not isinstance(update, Update) or update.batch is None:
         return
     driver = update.driver.__name__
     for parameter in update.parameters:

@@ -64,7 +64,7 @@ def reads_sums(batch: TrialBatch, trained: ReplicaPart) -> Iterator[str]:
     """Yield a warning if f reads sums of earlier epochs, which can be incomplete. `trained` is the result of f on this
     batch and another batch."""
     program = batch.program
-    if not program.overlap or program.epochs < 2 or any(table.type.mutable for table in batch.graph.local):
+    if not program.overlap or program.epochs < 2 or batch.graph.mutable_columns():
         return
     sums = _sums(batch)
     if not sums:
@@ -183,7 +183,7 @@ class _Runs:
         """Return the tensors that f produces in an epoch; None if it fails."""
         batch, program = self._batch, self._program
         count, epochs = batch.graph.tables[batch.chunk.tables[batch.chunk.driver].type].count, program.epochs
-        steps = program.update.steps(count)
+        steps = program.shape.steps(count)
         at = Progress(epoch, 0, epoch / epochs, steps.at(epoch * count, epochs), epochs * steps.per_epoch)
         state = _with(batch.state, start)
         with self._quiet():

@@ -25,13 +25,15 @@ from gridml.engine.modules import Trainable
 from gridml.engine.pace import MAX_BATCH_PARTS, next_batch, used_settings
 from gridml.engine.update_runner import BatchFailed
 from gridml.errors import NotFiniteError, ProgramError, UserCodeError
+from gridml.model.chunk import ChunkTable
 from gridml.model.device_memory import AUTO, CPU, parse
-from gridml.model.graph import Graph
+from gridml.model.graph import Edges, Graph
 from gridml.model.loading import load
 from gridml.model.own_imports import conflicting_names
 from gridml.model.own_modules import folder_of, own_files
 from gridml.model.program import Metrics, Program, user_traceback
 from gridml.model.schedule import Progress
+from gridml.model.stages import Stages
 from gridml.protocol.foreign import described
 from gridml.protocol.push import Fields, ReplicaPart
 from master.evaluation.metrics import ADVICE, evaluate, first_chunk, start_engine
@@ -49,8 +51,10 @@ from master.store.replica import Replica
 from master.store.settings import check_placement
 from master.store.versions import ReplicaState, Versions, initial
 from master.sync.merger import Merger
+from master.sync.pass_end import end_pass
 from master.telemetry.loggers.base import LOGGERS
 
+MAX_PLAIN_EDGES = 2_000  # edges that stages look at as plain Python: a second or two
 MAX_BATCH_VERTICES = 2_000  # larger batches are cut to this size for the trial
 
 
@@ -90,7 +94,8 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
     graph = program.build(file)
     driver = program.driving(graph)
     state = initial(graph, seed)
-    size, batch_s = min(program.update.batch or 1, MAX_BATCH_VERTICES), 0.0
+    size, batch_s = min(program.shape.batch or 1, MAX_BATCH_VERTICES), 0.0
+    _run_plain(program, graph, state, driver, file)
     chunk = first_chunk(program, graph, 2 * size)
     with raising_device_errors(place):
         engine, start = start_engine(program, chunk, state, place, trial=True)
@@ -118,7 +123,10 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
     with raising_device_errors(place):
         part = engine.wire(engine.snapshot())
     fields = engine.changed_fields(0, chunk.count)
-    moved = (*_moved(part, start), *_changed(fields, graph))
+    try:
+        moved = (*_moved(part, start), *_changed(fields, graph))
+    except NotFiniteError as error:
+        raise NotFiniteError(" ".join([str(error), *islice(nonfinite_fields(graph), 1)])) from None
     odd += reads_sums(TrialBatch(file, program, graph, chunk, ends[1], state, place), part)
     if not moved and not any(each.asked for each in trainable):
         odd.append("f changed nothing that is replicated, and no field of its own vertices")
@@ -132,6 +140,9 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
         if any(each.startswith((f"{name}/", f"{name}.")) for each in moved)
         and all(map(same_bits, before[name], _tensors(merged, name)))
     ]
+    if program.ends_passes:
+        for name, rows in end_pass(program.syncs, graph.tables, merged).rows.items():
+            merged.arrays[name] |= rows.fields
     metrics = _evaluated(program, _with(graph, fields), merged, file)
     return Trial(
         {table.type.name: table.count for table in graph.tables.values()},
@@ -145,6 +156,29 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
         place.name,
         _settings(program, graph),
     )
+
+
+def _run_plain(program: Program, graph: Graph, state: ReplicaState, driver: str, file: Path) -> None:
+    """Run stages as plain Python on a few vertices, which finds an index out of range: compiled code does not notice
+    it. Raises UserCodeError with the user's lines. Does nothing for a program with f."""
+    if not isinstance(program.shape, Stages):
+        return
+    edges = graph.tables[driver].edges.values()
+    degree = sum(_ends_in(each) for each in edges) / max(1, graph.tables[driver].count)
+    count = max(1, min(program.shape.batch or 1, int(MAX_PLAIN_EDGES / max(1.0, degree))))
+    chunk = first_chunk(program, graph, count)
+    engine = Engine(program, plain=True)
+    engine.begin(replace(chunk, tables={name: _copied(table) for name, table in chunk.tables.items()}))
+    engine.restart(state.part(chunk.touched()))
+    _train(engine, 0, chunk.count, 1.0, driver, file)
+
+
+def _ends_in(edges: Edges) -> int:
+    return edges.count * edges.degree if edges.offsets is None else len(edges.targets)
+
+
+def _copied(table: ChunkTable) -> ChunkTable:
+    return replace(table, fields={name: column.copy() for name, column in table.fields.items()})
 
 
 def _shadowed_modules(file: Path) -> Iterator[str]:
@@ -202,7 +236,7 @@ def _discarded_writes(engine: Engine, graph: Graph) -> Iterator[str]:
 
 def _last_size(program: Program, count: int, size: int) -> int:
     """Return the size of an epoch's last batch if it is smaller or larger than `size`, else 0."""
-    if program.update.drop_last:
+    if program.shape.drop_last:
         return 0
     left = count if count <= size else size + count % size
     batch = next_batch(left, size, program.min_actual_batch, alike=False)
@@ -238,13 +272,14 @@ def _evaluated(program: Program, graph: Graph, state: ReplicaState, file: Path) 
 
 def _with(graph: Graph, fields: Fields) -> Graph:
     """Return the graph with the fields that f changed put into its columns, as after an epoch."""
-    changed = Graph()
+    changed, columns = Graph(), graph.mutable_columns()
     for name, table in graph.tables.items():
-        columns = dict(table.columns)
-        for field, values in fields[name].fields.items() if name in fields else ():
-            columns[field] = np.array(columns[field])
-            columns[field][fields[name].ids] = values
-        changed.tables[name] = replace(table, columns=columns)
+        changed.tables[name] = replace(table, columns=dict(table.columns), edges=dict(table.edges))
+    for owner, rows in fields.items():
+        for name, values in rows.fields.items():
+            column = np.array(columns[f"{owner}.{name}"])
+            column[rows.ids] = values
+            changed.replace_column(f"{owner}.{name}", column)
     return changed
 
 
@@ -288,11 +323,12 @@ def _moved(part: ReplicaPart, start: ReplicaPart) -> Iterator[str]:
 
 def _changed(fields: Fields, graph: Graph) -> Iterator[str]:
     """Yield the names of local vertices' fields that f changed."""
-    for type_name, rows in fields.items():
-        columns = graph.tables[type_name].columns
+    columns = graph.mutable_columns()
+    for owner, rows in fields.items():
         for name, values in rows.fields.items():
-            if not same_bits(np.ascontiguousarray(values), np.ascontiguousarray(columns[name][rows.ids])):
-                yield f"{type_name}.{name}"
+            before = columns[f"{owner}.{name}"][rows.ids]
+            if not same_bits(np.ascontiguousarray(values), np.ascontiguousarray(before)):
+                yield f"{owner}.{name}"
 
 
 def _tensors(state: ReplicaState, type_name: str) -> list[NDArray[Any]]:

@@ -62,7 +62,10 @@ def message_limits(graph: Graph, state: ReplicaState) -> MessageLimits:
         sizes |= {f"@moments/{entry}/{name}": 2 * tensor.size + 4 for entry in (*MAX_MOMENTS, *COUNTERS)}
     for table in graph.tables.values():
         sizes[f"@rows/{table.type.name}"] = table.count * np.dtype(np.int64).itemsize
-        sizes.update({f"{table.type.name}/{name}": table.columns[name].nbytes for name in table.type.mutable})
+    for field, column in graph.mutable_columns().items():
+        sizes[field] = column.nbytes
+        if ":" in field:  # of edges, whose positions come along
+            sizes[f"@ids/{field}"] = len(column) * np.dtype(np.int64).itemsize
     header = MAX_TEXT_BYTES + sum(len(name.encode()) + MAX_ENTRY_BYTES for name in sizes)
     return MessageLimits(header + sum(sizes.values()), header)
 

@@ -110,9 +110,7 @@ class LocalFields:
         self._folder = folder
         self._bsp = bsp
         self._durable = durable
-        self._first = {  # the graph's own columns, before any training; dropped once there is a base
-            f"{table.type.name}.{name}": table.columns[name] for table in graph.local for name in table.type.mutable
-        }
+        self._first = graph.mutable_columns()  # its own, before any training; dropped once there is a base
         # by "Type.field": (dtype, shape)
         self._forms = {field: (column.dtype, column.shape) for field, column in self._first.items()}
         self._columns = self._first  # the working copies, by "Type.field"
@@ -131,8 +129,7 @@ class LocalFields:
         if base is not None:
             self._first = {}  # frees their memory
         for field, column in self._columns.items():
-            type_name, name = field.split(".")
-            self._graph.tables[type_name].columns[name] = column
+            self._graph.replace_column(field, column)
 
     def merge_patches(self, base: FieldsBase | None, patches: Sequence[Patch]) -> FieldsBase:
         """Make the next base from `base` and `patches`. The transaction that drops the patches from the ledger must
@@ -169,6 +166,11 @@ class LocalFields:
         its newly trained vertices, int64 (n,)).
         """
         driver, trained_ids = trained
+        allowed = dict(allowed)
+        for owner in {field.split(".")[0] for field in self._forms}:
+            type_name, _, edge = owner.partition(":")
+            if edge and type_name == driver:  # edges come home with the vertices at which they start
+                allowed[owner] = self._graph.tables[type_name].edges[edge].places(trained_ids)
         # A push must have every mutable field of the types in `allowed`. If it is credited without a field, the changes
         # of that field are lost.
         for type_name, name in (field.split(".") for field in self._forms):
@@ -179,6 +181,8 @@ class LocalFields:
                 return f"fields of {type_name} name vertices outside the lease"
             if type_name == driver and not np.array_equal(rows.ids, trained_ids):
                 return f"fields of {type_name} name other vertices than the {len(trained_ids)} that were trained"
+            if ":" in type_name and not np.array_equal(rows.ids, allowed[type_name]):
+                return f"fields of {type_name} name other edges than those of the {len(trained_ids)} that were trained"
             for name, values in rows.fields.items():
                 if problem := self._problem(f"{type_name}.{name}", rows.ids, values):
                     return f"{type_name}/{name} {problem}"

@@ -109,7 +109,7 @@ def identity(spec: RunSpec) -> dict[str, Any]:
         "graph": graph.fingerprint(),
         "data": graph.digests(),
         "order": {
-            "driver": program.update.driver.__name__,
+            "driver": program.shape.driver.__name__,
             "shuffle": spec.shuffle,
             "supersteps": program.bsp,
             "overlap": program.overlap,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -16,6 +16,7 @@ from gridml.aggregates.base import same_bits
 from gridml.errors import ProgramError
 from gridml.model.graph import Graph, Table
 from gridml.model.layers import tables_of
+from gridml.model.stages import GlobalSync
 from gridml.protocol.push import ReplicaPart, RowValues, VertexKey
 from master.store.replica import Replica
 from master.store.versions import Base, ReplicaState
@@ -36,6 +37,7 @@ from master.sync.gate import (
     step_size,
 )
 from master.sync.own_rules import OwnRules, PushMerge
+from master.sync.pass_end import PassEnd, end_pass
 
 Array = NDArray[Any]
 
@@ -66,9 +68,17 @@ class Merger:
     it is given, the merge of rows depends on how strongly pushes pull them (`Contractions`).
     """
 
-    def __init__(self, graph: Graph, replica: Replica, workers: int = 1, driver: str | None = None) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        replica: Replica,
+        workers: int = 1,
+        driver: str | None = None,
+        syncs: Sequence[GlobalSync] = (),
+    ) -> None:
         self._tables = {t.type.name: t for t in graph.replicated}
         self._replica = replica
+        self._syncs = syncs
         self._own_rules = OwnRules(self._tables, replica)
         # Caches: rules and embedding tables of a vertex never change during a run.
         self._rule_sets: dict[VertexKey, RuleSet] = {}
@@ -265,6 +275,10 @@ class Merger:
                 if new is not None:
                     flushed[key] = new
         return flushed
+
+    def end_pass(self) -> PassEnd:
+        """Return the contexts after a pass. Raises as `end_pass` of `master.sync.pass_end` does."""
+        return end_pass(self._syncs, self._tables, self._replica.state)
 
     def _apply(self, push: PushMerge) -> Merged:
         """Merge a push as a whole, up to the first tensor that is not finite."""

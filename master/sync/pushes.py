@@ -35,6 +35,7 @@ from master.store.store import Store
 from master.store.versions import Base
 from master.sync.gate import GateResult
 from master.sync.merger import Merged, Merger
+from master.sync.pass_end import PassEnd
 from master.sync.recovery import Recovery
 from master.sync.rows import PendingReply
 from master.telemetry.worth import KeptTraining, kept_share
@@ -395,14 +396,17 @@ class Pushes:
         epochs = {push.lease.epoch for push in accepted}
         complete = store.ledger.epochs_to_close() if any(map(store.ledger.is_epoch_complete, epochs)) else []
         flushed = self._merger.flush(max(1, self._leases.live)) if complete else {}
-        if flushed:
-            store.replica.put(flushed, {}, version)
-        if flushed or len(accepted) > 1:  # the new version differs from what each single worker pushed
+        ended = self._merger.end_pass() if complete else PassEnd({}, {})
+        if flushed or ended.rows:
+            store.replica.put(flushed, ended.rows, version)
+        if flushed or ended.rows or len(accepted) > 1:  # the new version differs from what each single worker pushed
             for push in accepted:
                 push.pending.fast_forward = False
         group = [push.pending for push in accepted]
-        latest = keep_latest_writes([pending.pushed for pending in group], [pending.as_pushed for pending in group])
-        for pending, as_pushed in zip(group, latest, strict=True):
+        # The end of a pass writes after all pushes, so their writers lack these rows.
+        last = {name: rows.ids for name, rows in ended.rows.items()}
+        pushed, alike = [pending.pushed for pending in group], [pending.as_pushed for pending in group]
+        for pending, as_pushed in zip(group, keep_latest_writes([*pushed, last], alike), strict=False):
             pending.as_pushed = as_pushed
         # The version is durable before the ledger names it. A crash in between leaves an unnamed file, which the next
         # master removes.
@@ -428,6 +432,11 @@ class Pushes:
             vertices, epoch_s = self._leases.epochs.vertex_count, store.ledger.epoch_s(epoch)
             facts = {"epoch": epoch + 1, "version": version, "vertices": vertices, "epoch_s": epoch_s}
             self._events.record("epoch", facts, f"epoch {epoch + 1} is credited in full, in version {version}")
+            if ended.totals:
+                text = ", ".join(f"{name} {total:.6g}" for name, total in ended.totals.items())
+                self._events.record(
+                    "totals", {"epoch": epoch + 1, "totals": ended.totals}, f"epoch {epoch + 1}: {text}"
+                )
 
 
 def _named(tensors: frozenset[str]) -> str:

@@ -192,7 +192,7 @@ class PushPace:
         added = self.added > 0
         if (every, added) != (assignment.push_every, assignment.max_added > 0):
             assignment.push_every = every
-            assignment.max_added = (self._program.update.batch or 1) if added else 0
+            assignment.max_added = (self._program.shape.batch or 1) if added else 0
             self._ledger.worker_push_interval(record.name, every, reason)
 
     def alone(self) -> PaceFacts | None:
@@ -205,14 +205,14 @@ class PushPace:
 
     def facts(self, record: WorkerRecord, live: int) -> PaceFacts:
         """Return the facts that decide the pace of a worker among `live` workers."""
-        update, sizing = self._program.update, self._leases.sizing
+        shape, sizing = self._program.shape, self._leases.sizing
         # Until the worker has measured its own cost, the master's is used: both touch every byte of a push.
         push_s = (sizing.push_s(record) or self.push_s) + self.push_s
         return PaceFacts(
             live,
-            update.batch or 1,
+            shape.batch or 1,
             self._program.min_target_batch,
-            keeps_rate=update.keeps_rate,
+            keeps_rate=shape.keeps_rate,
             speed=sizing.rate(record) or 0.0,
             push_s=push_s,
             budget=self.sizes.push_budget,

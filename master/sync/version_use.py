@@ -94,7 +94,7 @@ class Tails:
         self._replica = replica
         self._vertices = spec.graph.tables[spec.program.driving(spec.graph)].count
         self._epochs = spec.epochs
-        self._steps = spec.program.update.steps(self._vertices)
+        self._steps = spec.program.shape.steps(self._vertices)
         whole = bool(spec.graph.replicated) and all(table.type.modules for table in spec.graph.replicated)
         self._possible = whole and not isinstance(spec.program.schedule, TorchSchedule)
         self._widths: dict[int, int] = {}

@@ -74,20 +74,20 @@ def check_equal(trained: Mapping[str, np.ndarray], model: torch.nn.Module) -> No
 def plain_loop(program_file: Path, seed: int) -> dict[str, np.ndarray]:
     """Train in a plain loop without gridml, with the same order of vertices and the same learning rates."""
     with parts(program_file, seed) as (program, model, optimiser, points, label):
-        count, batch = len(points), program.update.batch
+        count, batch = len(points), program.shape.batch
         assert batch is not None
         rate = optimiser.param_groups[0]["lr"]
         done = 0
         for epoch in range(program.epochs):
             order = EpochOrder(count, seed, epoch, "all").vertices(0, count)
-            for at in range(0, count - count % batch if program.update.drop_last else count, batch):
+            for at in range(0, count - count % batch if program.shape.drop_last else count, batch):
                 rows = order[at : at + batch]
                 optimiser.param_groups[0]["lr"] = rate * linear_decay(done / (count * program.epochs))
                 loss = torch.nn.functional.cross_entropy(model(points[rows]), label[rows])
                 optimiser.zero_grad()
                 loss.backward()
                 optimiser.step()
-                done += len(rows) if at + 2 * batch <= count or not program.update.drop_last else count - at
+                done += len(rows) if at + 2 * batch <= count or not program.shape.drop_last else count - at
         short = (torch.bfloat16, torch.float16)  # the master's copy is in float32
         values = {name: t.float() if t.dtype in short else t for name, t in model.state_dict().items()}
         return {f"Network/0/model/{name.replace('_orig_mod.', '')}": t.detach().numpy() for name, t in values.items()}

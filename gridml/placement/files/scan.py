@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gridml.codegen.compiled import compiled
 from gridml.placement.bipartite import MAX_COUNT
-from gridml.placement.compiled import compiled
 
 Ids = NDArray[np.int32]
 Numbers = NDArray[np.int64]

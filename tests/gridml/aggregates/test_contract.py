@@ -29,6 +29,7 @@ from gridml.aggregates import (
     maximum,
     mean,
     nesterov,
+    owned,
     pooled,
     rule_for,
     stale_mean,
@@ -482,3 +483,17 @@ def test_a_radius_that_is_none_is_refused() -> None:
     for radius in (0.0, -1.0, np.inf, np.nan):
         with pytest.raises(UsageError, match="expected a number above 0"):
             clipped(radius=radius)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_owned_keeps_the_masters_value_whatever_workers_push(dtype: str) -> None:
+    """The laws of rules that merge do not hold for it: even a worker that is alone changes nothing."""
+    rules, master, replica, base = make_case(owned(), dtype)
+    for merge in (FRESH, STALE):
+        assert same(rules.merge(master, replica, base, merge).tensors, master)
+    if dtype in TOLERANCE:
+        replica["w.running_mean"][0, 0] = math.nan
+        assert rules.merge(master, replica, base, STALE).not_finite == "w.running_mean"
+    local, newest = np.ones(3, dtype), np.zeros(3, dtype)
+    owned().adopt(local, local.copy(), newest, local)
+    assert not local.any()

@@ -29,7 +29,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 def begin(program: gridml.Program, g: gridml.Graph, vertices: list[int] | None = None) -> Engine:
     """An engine on one chunk of `vertices` (default: all), with the initial replica."""
-    driver = program.update.driver.__name__
+    driver = program.shape.driver.__name__
     at = np.arange(g.tables[driver].count) if vertices is None else np.array(vertices)
     parts = None if program.bsp else components(g)
     if parts is not None:

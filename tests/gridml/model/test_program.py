@@ -16,6 +16,7 @@ from gridml.errors import DataError, ProgramError, UsageError, UserCodeError
 from gridml.model.loading import load
 from gridml.model.program import Program, user_traceback
 from gridml.model.schedule import constant, linear_decay
+from gridml.model.update import Update
 
 HEAD = """\
 import gridml
@@ -61,8 +62,9 @@ def write(tmp_path: Path) -> Iterator[Write]:
 
 def test_the_one_program_of_a_file_is_found(write: Write) -> None:
     program = load(write(GOOD))
-    assert program.update.driver.__name__ == "Text"
-    assert [(p.edge, p.type.name, p.is_single) for p in program.update.parameters] == [("words", "Word", False)]
+    assert program.shape.driver.__name__ == "Text"
+    assert isinstance(program.shape, Update)
+    assert [(p.edge, p.type.name, p.is_single) for p in program.shape.parameters] == [("words", "Word", False)]
     assert list(program.types()) == ["Text", "Word"]
     assert (program.uses_torch, program.bsp, program.epochs) == (False, False, 1)
 

@@ -84,7 +84,7 @@ def leases_of(spec: RunSpec, ledger: Ledger, table: WorkerTable) -> Leases:
 def desk_of(folder: Path, workers: int = 3, batch: int = 1) -> Desk:
     """A desk whose graph has three parts; the first and the last are nearest."""
     program = cost_only_worker.program_of(COUNT, epochs=2)
-    program = replace(program, update=Update(program.update.function, batch, 1))
+    program = replace(program, update=Update(program.shape.function, batch, 1))
     settings = Settings(Path("program.py"), backend="simulated", workers=workers, chunk=CHUNK)
     labels = np.random.default_rng(0).permutation(np.repeat([0, 1, 2], SIZES)).astype(np.int32)
     placement = save(folder / "placement.safetensors", labels, np.zeros_like(labels), SHARED, durable=False)

@@ -224,7 +224,7 @@ class Worker:
 
         def failing(start: int, stop: int, factor: float, scale: float = 1.0, others: int = 0) -> None:
             assert engine.chunk is not None
-            ids = engine.chunk.tables[engine.program.update.driver.__name__].ids[start:stop].tolist()
+            ids = engine.chunk.tables[engine.program.shape.driver.__name__].ids[start:stop].tolist()
             if fails(self.name, ids):
                 raise BatchFailed(ids[0], ids[-1]) from ValueError("f failed")
             train(start, stop, factor, scale, others)

@@ -44,6 +44,7 @@ PROMISED: dict[str, set[str]] = {
     "evaluate": {"epoch"},
     "best": {"epoch", "version", "goal", "value"},
     "stopping": {"epochs", "reason"},
+    "totals": {"epoch", "totals"},
     "submitted": {"workers", "first", "last", "present", "asked"},
     "running": PLACE,
     **dict.fromkeys(("evicted", "lost"), ENDED),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar, cast
+from collections.abc import Callable, Collection
+from typing import Any, ParamSpec, TypeVar, cast, overload
 
 import numba
 from numba.core import caching
@@ -31,12 +31,21 @@ class _LightCache(_Cache):  # type: ignore[misc]
             return super().load_overload(sig, target_context)
 
 
-def compiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
+@overload
+def compiled(function: Callable[_P, _R]) -> Callable[_P, _R]: ...
+@overload
+def compiled(function: Callable[_P, _R], *, fast: Collection[str], keep: bool = True) -> Callable[_P, _R]: ...
+def compiled(function: Callable[_P, _R], *, fast: Collection[str] | None = None, keep: bool = True) -> Callable[_P, _R]:
     """Compile a function of numbers and arrays to machine code that runs without the GIL.
 
     Kernels may take many arrays as separate arguments. numba counts a reference each time an array is read from a
     tuple, and only drops branches on None for plain arguments.
+
+    With `fast`, flags of LLVM for floating-point numbers, a division by zero gives infinity or NaN as in numpy. Without
+    `keep` the machine code is not cached: it is part of that of the functions that call it.
     """
-    dispatcher: Any = numba.njit(nogil=True)(function)
-    dispatcher._cache = _LightCache(function)  # as `cache=True` does with numba's own cache
+    options: dict[str, Any] = {} if fast is None else {"fastmath": set(fast), "error_model": "numpy"}
+    dispatcher: Any = numba.njit(nogil=True, **options)(function)
+    if keep:
+        dispatcher._cache = _LightCache(function)  # as `cache=True` does with numba's own cache
     return cast("Callable[_P, _R]", dispatcher)

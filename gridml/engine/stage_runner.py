@@ -1,0 +1,190 @@
+"""Runs the stages of a mini-batch over the rows of a chunk, compiled or as plain Python.
+
+The columns of a chunk's tables are the arrays of the kernels; edges are grouped by source, with the row of the end of
+each. Vertices of a mini-batch are consecutive rows, in the order of training.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gridml.codegen.cache import module_of
+from gridml.codegen.interpreted import interpreted
+from gridml.codegen.line_map import explained
+from gridml.codegen.source import Column, Kernel, kernel_of
+from gridml.model.batch import Rows
+from gridml.model.chunk import ChunkEdges
+from gridml.model.schedule import Progress
+from gridml.model.stages import ApplyStage, ExchangeStage, Part, Stages
+from gridml.model.vertex import describe
+
+Array = NDArray[Any]
+LOG_ENTRIES = 1 << 10  # room of a new log; kernels double it
+
+
+@dataclass(frozen=True)
+class Csr:
+    """Edges of the driving rows along one field, grouped by source."""
+
+    offsets: NDArray[np.int64]  #: (n+1,)
+    ends: NDArray[np.int32]  #: (m,) rows of the table that they lead to
+    fields: Mapping[str, Array]  #: (m,) by field of the edge
+
+    @classmethod
+    def of(cls, edges: ChunkEdges, count: int) -> Csr:
+        offsets = edges.offsets
+        if offsets is None:
+            offsets = np.arange(count + 1, dtype=np.int64) * edges.degree
+        weight = {} if edges.weight is None else {"weight": edges.weight}
+        return cls(offsets, edges.index.astype(np.int32), {**weight, **edges.fields})
+
+
+@final
+@dataclass
+class CompiledStage:
+    """A stage with its kernel."""
+
+    stage: ExchangeStage | ApplyStage
+    kernel: Kernel
+    call: Callable[..., Any]
+    file: str  #: of the generated module; "" for plain Python
+    is_compiled: bool = False  #: True once the kernel has run
+    #: (elements, changes) of each column with a log; a kernel may replace them by longer ones
+    logs: list[tuple[Array, Array]] = field(default_factory=list)
+
+    @property
+    def logging(self) -> list[Column]:
+        """The columns whose changes go to logs."""
+        return [column for column in self.kernel.columns if column.logs]
+
+
+def stages_of(stages: Stages, *, plain: bool = False) -> list[CompiledStage]:
+    """Return the stages of a mini-batch, compiled when they first run. `plain`: as plain Python. Raises StageError for
+    what cannot be compiled."""
+    made = []
+    for stage in stages.mini_batch.stages:
+        kernel = kernel_of(stage, exact=stages.mini_batch.exact)
+        if plain:
+            made.append(CompiledStage(stage, kernel, interpreted(stage, kernel), ""))
+        else:
+            module = module_of(kernel.text, stage.name)
+            made.append(CompiledStage(stage, kernel, module.kernel, str(module.__file__)))
+    return made
+
+
+@final
+class StageRunner:
+    """Runs stages on rows of one chunk, whose `tables` are given by name."""
+
+    def __init__(self, stages: Stages, compiled: list[CompiledStage], tables: Mapping[str, Any]) -> None:
+        self._compiled = compiled
+        self._tables: Mapping[str, Rows] = tables
+        self._draws_from = stages.mini_batch.seed
+        self._driving = tables[stages.driver.__name__]
+        self._csr: dict[str, Csr] = {}  # by edge field
+        self._workspace: dict[tuple[str, str], Array] = {}  # by type and field
+        self._reads: dict[str, list[str]] = {}  # by type of mirrors: the edge fields that lead to them
+        for name, edges in self._driving.edges.items():
+            self._reads.setdefault(edges.target, []).append(name)
+
+    def run(self, start: int, stop: int, progress: Progress) -> None:
+        """Run the stages on rows [start, stop) of the driving type. Raises StageError if one cannot be compiled."""
+        made = []
+        for number, each in enumerate(self._compiled):
+            drawn = [self._seed(progress.epoch, number), self._driving.ids] if each.kernel.draws else []
+            columns = [self._column(each, column) for column in each.kernel.columns]
+            numbers = [number for _, number in each.kernel.numbers]
+            logs = [array for pair in self._logs(each) for array in pair]
+            span = self._span(each.stage, start, stop)
+            found = self._call(each, [*span, *drawn, *columns, *logs, *numbers])
+            made += list(zip(each.logging, found, strict=True))
+        # In force only now, so that no stage sees changes of its own mini-batch.
+        for column, (at, by, count) in made:
+            np.add.at(self._values(column).reshape(-1), at[:count], by[:count])
+
+    def isolate_failure(self, start: int, stop: int, progress: Progress, error: BaseException) -> tuple[int, int]:
+        """Return the range of rows: an error of a stage has no vertex."""
+        return start, stop
+
+    def _call(self, each: CompiledStage, arguments: list[Any]) -> Sequence[tuple[Array, Array, int]]:
+        """Call a kernel. Return its logs: (elements, changes, number of both)."""
+        if not each.file:
+            return each.call(*arguments) or ()
+        if each.is_compiled:
+            made = each.call(*arguments)
+        else:
+            from numba.core.errors import NumbaError
+
+            try:
+                made = each.call(*arguments)
+            except NumbaError as error:
+                raise explained(error, each.file, each.kernel.lines, each.stage.name) from None
+            each.is_compiled = True
+        made = made or ()
+        each.logs = [(at, by) for at, by, _ in made]
+        return made
+
+    def _seed(self, epoch: int, stage: int) -> np.uint64:
+        """Return the seed of the random numbers of a stage in a pass."""
+        named = f"{self._draws_from}/{epoch}/{stage}".encode()
+        return np.uint64(int.from_bytes(hashlib.sha256(named).digest()[:8]))
+
+    def _span(self, stage: ExchangeStage | ApplyStage, start: int, stop: int) -> list[Any]:
+        """Return the first arguments of a kernel, which say what it goes over."""
+        if isinstance(stage, ExchangeStage):
+            csr = self._edges(stage.edge)
+            return [start, stop, csr.offsets, csr.ends]
+        parts = [self._edges(name) for name in self._reads[describe(stage.over).name]]
+        ends = [csr.ends[csr.offsets[start] : csr.offsets[stop]] for csr in parts]
+        return [np.unique(np.concatenate(ends)).astype(np.int64)]
+
+    def _edges(self, name: str) -> Csr:
+        if name not in self._csr:
+            self._csr[name] = Csr.of(self._driving.edges[name], len(self._driving.ids))
+        return self._csr[name]
+
+    def _column(self, each: CompiledStage, column: Column) -> Any:
+        """Return an argument of a kernel."""
+        access = column.access
+        if access.type is None:
+            assert isinstance(each.stage, ExchangeStage)
+            values = self._edges(each.stage.edge).fields[access.name]
+            return values if column.is_written else _read_only(values)
+        values = self._values(column)
+        if column.is_number:
+            return values[0]
+        if access.argument.part is Part.CONTEXT and access.declared.shape:
+            values = values[0]
+        return values if column.is_written else _read_only(values)
+
+    def _values(self, column: Column) -> Array:
+        """Return the field of a vertex, of all rows here."""
+        access = column.access
+        assert access.type is not None
+        table = self._tables[access.type.name]
+        if access.declared.travels:
+            return table.fields[access.name]
+        key = access.type.name, access.name
+        if key not in self._workspace:
+            self._workspace[key] = np.zeros((len(table.ids), *access.declared.shape), access.declared.dtype)
+        return self._workspace[key]
+
+    @staticmethod
+    def _logs(each: CompiledStage) -> list[tuple[Array, Array]]:
+        if not each.logs:
+            dtypes = [column.access.declared.dtype for column in each.logging]
+            each.logs = [(np.empty(LOG_ENTRIES, np.int64), np.empty(LOG_ENTRIES, dtype)) for dtype in dtypes]
+        return each.logs
+
+
+def _read_only(values: Array) -> Array:
+    """Return an array that is read-only for numba too, so that a kernel has one type, whoever made the array."""
+    seen = np.ascontiguousarray(values).view()
+    seen.flags.writeable = False
+    return seen

@@ -1,0 +1,372 @@
+"""Stages: functions over the edges and vertices of a mini-batch, compiled to machine code.
+
+A program of stages (MEGA: mini-batch, exchange, global sync, apply; Xiao et al., TUX2, NSDI 2017) is a list of one
+`MiniBatch` and of what follows each pass over the data:
+
+    gridml.Program(graph, [gridml.MiniBatch([learn], size=2000), cool], epochs=20)
+
+Workers run the stages of a mini-batch one after the other, as they would call f with a batch. A stage takes vertices,
+edges and contexts, which its annotations name; a *context* is a replicated type of one vertex, such as the learning
+rate and the loss. `gridml.codegen` compiles stages and says what they may contain.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from typing import Any, Generic, Literal, TypeVar, get_args, get_origin
+
+from gridml.errors import ProgramError
+from gridml.model.update import MAX_BATCH, Shape, Update, argument_hints
+from gridml.model.vertex import Vertex, VertexType, check_plain, describe, reachable
+
+V = TypeVar("V", bound=Vertex)
+Where = Literal["mirror"]
+
+
+class Link:
+    """One edge, an argument of `exchange`: its fields are those of the edge, such as `rating.weight`."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+
+class Links(Generic[V]):
+    """The edges of one vertex, an argument of `exchange`. A loop over it gives each edge in turn: its fields, and the
+    vertex that it leads to, `link.end`."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise TypeError("gridml.Links is made by gridml, for stages")
+
+    def __len__(self) -> int:
+        raise TypeError("gridml.Links is made by gridml, for stages")
+
+
+class Part(Enum):
+    """What an argument of a stage stands for."""
+
+    SCANNED = "the vertex that the stage looks at"
+    END = "the vertex that an edge leads to"
+    LINK = "an edge"
+    LINKS = "all edges of the vertex"
+    CONTEXT = "the one vertex of a type"
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of a stage."""
+
+    name: str
+    part: Part
+    type: VertexType | None  #: of the vertex, or of the vertices that the edges lead to; None for one edge
+
+
+@dataclass(eq=False)
+class StageFunction:
+    """A function of stages. Its code runs compiled, or as plain Python (`gridml.codegen`)."""
+
+    function: Callable[..., Any]
+
+    @property
+    def name(self) -> str:
+        return str(getattr(self.function, "__name__", "stage"))
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.function(*arguments)
+
+    @cached_property
+    def hints(self) -> dict[str, Any]:
+        """The annotation of every argument, in order. Raises ProgramError."""
+        check_plain(self.function, self.name)
+        if not inspect.isfunction(self.function):
+            raise ProgramError(f"a stage got {self.function!r}; expected a function, written with def in a file.")
+        return argument_hints(self.function, self.name)
+
+    def _argument(self, name: str, scanned: VertexType, ends: Sequence[str]) -> Argument:
+        """Bind one argument. `ends` are the types that edges of the scanned vertex lead to."""
+        hint = self.hints[name]
+        if hint is Link:
+            return Argument(name, Part.LINK, None)
+        cls = get_args(hint)[0] if get_origin(hint) is Links else hint
+        if not (isinstance(cls, type) and issubclass(cls, Vertex)):
+            raise ProgramError(
+                f"argument {name} of {self.name} is annotated {hint}; expected a vertex type, gridml.Link or "
+                f"gridml.Links of a vertex type."
+            )
+        of = describe(cls)
+        if of.modules:
+            raise ProgramError(
+                f"argument {name} of {self.name} is {of.name}, which holds modules; stages run on arrays. Train "
+                f"modules in a function under @gridml.update."
+            )
+        if cls is not hint:
+            return Argument(name, Part.LINKS, of)
+        if cls is scanned.cls:
+            return Argument(name, Part.SCANNED, of)
+        if of.name in ends:
+            return Argument(name, Part.END, of)
+        if not of.replicated:
+            raise ProgramError(
+                f"argument {name} of {self.name} is {of.name}, a local type that no edge of {scanned.name} leads to. A "
+                f"stage takes the vertex it looks at, the ends of its edges, and contexts (replicated, one vertex)."
+            )
+        return Argument(name, Part.CONTEXT, of)
+
+    def _only(self, arguments: Sequence[Argument], part: Part) -> Argument | None:
+        found = [argument for argument in arguments if argument.part is part]
+        if len(found) > 1:
+            raise ProgramError(
+                f"{self.name} takes {len(found)} arguments that are {part.value} ({', '.join(a.name for a in found)}); "
+                f"expected one at most."
+            )
+        return found[0] if found else None
+
+
+@dataclass(eq=False)
+class ExchangeStage(StageFunction):
+    """A stage that looks at every edge of the mini-batch's vertices, as `exchange` explains."""
+
+    over: type[Vertex]
+    when: str | None = None
+
+    @cached_property
+    def arguments(self) -> tuple[Argument, ...]:
+        """The arguments in order. Raises ProgramError for arguments that do not fit the graph's types."""
+        scanned = describe(self.over)
+        ends = [describe(scanned.target(name)).name for name in scanned.edges]
+        bound = tuple(self._argument(name, scanned, ends) for name in self.hints)
+        vertex, end, link, links = (self._only(bound, part) for part in (Part.SCANNED, Part.END, Part.LINK, Part.LINKS))
+        if vertex is None:
+            raise ProgramError(
+                f"{self.name} looks at {scanned.name}, and takes none; give it one argument of the type."
+            )
+        if links is not None and (end is not None or link is not None):
+            raise ProgramError(
+                f"{self.name} takes both {links.name}, all edges, and one edge; expected either (item: Item, rating: "
+                f"gridml.Link), called for each edge, or (ratings: gridml.Links[Item]), called for each vertex."
+            )
+        if links is None and end is None:
+            raise ProgramError(
+                f"{self.name} takes no vertex that an edge of {scanned.name} leads to; its edges are "
+                f"{list(scanned.edges)}. Without edges it is a gridml.apply."
+            )
+        return bound
+
+    @cached_property
+    def edge(self) -> str:
+        """The edge field of the scanned type. Raises ProgramError if none, or more than one, is meant."""
+        scanned = describe(self.over)
+        target = next(each.type for each in self.arguments if each.part in (Part.END, Part.LINKS))
+        assert target is not None
+        fitting = [name for name in scanned.edges if scanned.target(name) is target.cls]
+        named = [each.name for each in self.arguments if each.name in fitting]
+        if not fitting or (len(fitting) > 1 and len(named) != 1):
+            what = f"several edges to it; call an argument as one of them, {', '.join(fitting)}."
+            what = what if fitting else f"no edge to it; declare one, as in {scanned.name}.links = gridml.edge(...)."
+            raise ProgramError(f"{self.name} takes {target.name}, and {scanned.name} has {what}")
+        return named[0] if len(fitting) > 1 else fitting[0]
+
+
+@dataclass(eq=False)
+class ApplyStage(StageFunction):
+    """A stage that looks at every mirror of a type that the mini-batch touches, as `apply` explains."""
+
+    over: type[Vertex]
+
+    @cached_property
+    def arguments(self) -> tuple[Argument, ...]:
+        """The arguments in order. Raises ProgramError for arguments that do not fit."""
+        scanned = describe(self.over)
+        if not scanned.replicated:
+            raise ProgramError(
+                f"{self.name} is applied to mirrors of {scanned.name}, which is local and has none; expected a "
+                f"replicated type. A local vertex is changed in an exchange."
+            )
+        bound = tuple(self._argument(name, scanned, ()) for name in self.hints)
+        if self._only(bound, Part.SCANNED) is None:
+            raise ProgramError(f"{self.name} is applied to {scanned.name}, and takes none; give it one argument.")
+        return bound
+
+
+@dataclass(eq=False)
+class GlobalSync(StageFunction):
+    """A function that the master calls after each pass, as `global_sync` explains."""
+
+    @cached_property
+    def context(self) -> VertexType:
+        """The type of its one argument. Raises ProgramError."""
+        hints = list(self.hints.values())
+        fits = len(hints) == 1 and isinstance(hints[0], type) and issubclass(hints[0], Vertex)
+        if not fits or not describe(hints[0]).replicated or describe(hints[0]).modules:
+            raise ProgramError(
+                f"{self.name} takes {', '.join(map(str, hints)) or 'nothing'}; a global_sync takes one argument, the "
+                f"context: a replicated type of arrays that has one vertex."
+            )
+        return describe(hints[0])
+
+
+def exchange(*, over: type[Vertex], when: str | None = None) -> Callable[[Callable[..., None]], ExchangeStage]:
+    """Declare a stage that looks at every edge of the vertices of a mini-batch, which are of type `over`.
+
+        @gridml.exchange(over=User)
+        def learn(user: User, item: Item, rating: gridml.Link, at: Shared) -> None: ...
+
+    In this form it is called for each edge, in order: with the vertex, the vertex at the edge's end, the edge (if it is
+    wanted) and contexts. With `ratings: gridml.Links[Item]` instead of the end and the edge it is called for each
+    vertex, and loops over the edges. If several edge fields lead to the same type, an argument has the name of the one
+    that is meant. `when` names a field of `over`: vertices in which it is 0 are left out.
+
+    It may change mutable fields of the vertex, fields of the end that are averaged (in place), fields with `add` (by
+    += and -=, in force when the mini-batch ends) and accumulators of contexts.
+    """
+    if not (isinstance(over, type) and issubclass(over, Vertex) and over is not Vertex):
+        raise ProgramError(f"exchange got over={over!r}; expected the vertex type whose edges the stage looks at.")
+    if when is not None and (when not in describe(over).arrays or describe(over).arrays[when].shape):
+        raise ProgramError(
+            f"exchange got when={when!r}; expected the name of a field of {over.__name__} that is one number, such as "
+            f"{[name for name, each in describe(over).arrays.items() if not each.shape]}."
+        )
+    return lambda function: ExchangeStage(function, over, when)
+
+
+def apply(over: type[Vertex], /, *, at: Where) -> Callable[[Callable[..., None]], ApplyStage]:
+    """Declare a stage that looks at vertices of a replicated type.
+
+    With `at="mirror"`, each worker calls it for its own copy of every vertex that edges of the mini-batch lead to, and
+    it changes `gridml.derived` fields: values that each worker computes from the others.
+    """
+    if not (isinstance(over, type) and issubclass(over, Vertex) and over is not Vertex):
+        raise ProgramError(f"apply got {over!r}; expected a vertex type, as in @gridml.apply(Word, at='mirror').")
+    if at != "mirror":
+        raise ProgramError(f"apply got at={at!r}; expected 'mirror'. What is done once a pass is a gridml.global_sync.")
+    return lambda function: ApplyStage(function, over)
+
+
+def uniform() -> float:
+    """Return a random number from 0 to below 1, float64. Only an `exchange` may call it.
+
+    The numbers depend on the seed of the MiniBatch, the pass, the stage and the vertex that the stage looks at, and on
+    nothing else: a vertex that is trained again, because a worker died, draws the same.
+    """
+    raise ProgramError("gridml.uniform was called outside an exchange, which alone draws from it.")
+
+
+def global_sync(function: Callable[[Any], None], /) -> GlobalSync:
+    """Declare what happens to a context after each pass over the data, when every worker's work is merged:
+
+        @gridml.global_sync
+        def cool(shared: Shared) -> None:
+            shared.rate *= 0.93
+
+    It is plain Python, and the master calls it. It reads accumulators, which are complete and begin the next pass as 0,
+    and changes fields. The next pass starts with what it leaves.
+    """
+    return GlobalSync(function)
+
+
+@dataclass(frozen=True)
+class MiniBatch:
+    """Stages that a worker runs one after the other, on up to `size` vertices at a time.
+
+    Vertices are drawn in a new order in each pass. `slack` is how many mini-batches a worker may be ahead of another;
+    so far it can only be infinite. `exact=True` forbids the compiler to change the order of sums, which it does to
+    vectorise them: compiled stages then compute what plain Python does, bit for bit. Raises ProgramError for invalid
+    options.
+    """
+
+    stages: Sequence[ExchangeStage | ApplyStage]
+    size: int
+    slack: float = math.inf
+    exact: bool = False
+    seed: int = 0  #: of the numbers that `gridml.uniform` draws
+
+    def __post_init__(self) -> None:
+        kinds = (ExchangeStage, ApplyStage)
+        if not isinstance(self.stages, list | tuple) or not self.stages:
+            raise ProgramError(f"MiniBatch got {self.stages!r}; expected a list of stages, as in [learn].")
+        given: Sequence[Any] = self.stages
+        for each in given:
+            if not isinstance(each, kinds):
+                named = each.name if isinstance(each, StageFunction) else getattr(each, "__name__", repr(each))
+                after = " What follows a pass stands behind the MiniBatch." * isinstance(each, GlobalSync)
+                after += " A function for torch stands in the program itself: [train]." * isinstance(each, Update)
+                raise ProgramError(
+                    f"MiniBatch got {named} as a stage; expected functions under @gridml.exchange(over=...) or "
+                    f"@gridml.apply(..., at='mirror').{after}"
+                )
+        if type(self.size) is not int or not 1 <= self.size <= MAX_BATCH:
+            raise ProgramError(f"MiniBatch got size={self.size!r}; expected a number of vertices from 1 on.")
+        if type(self.slack) not in (int, float) or not self.slack >= 0:
+            raise ProgramError(f"MiniBatch got slack={self.slack!r}; expected a number of mini-batches from 0 on.")
+        if self.slack != math.inf:
+            raise ProgramError(
+                f"MiniBatch got slack={self.slack!r}; workers do not wait for each other within a pass yet, so the "
+                f"bound would not hold. Leave slack out: passes never overlap."
+            )
+        if type(self.seed) is not int:
+            raise ProgramError(f"MiniBatch got seed={self.seed!r}; expected a whole number.")
+        if type(self.exact) is not bool:
+            raise ProgramError(f"MiniBatch got exact={self.exact!r}; expected True or False.")
+
+
+class Stages(Shape):
+    """A program's list of stages: one MiniBatch. Its shape is that of an f that takes batches."""
+
+    min_batch, drop_last, accumulate, keeps_rate = 1, False, 1, True
+
+    def __init__(self, mini_batch: MiniBatch) -> None:
+        self.mini_batch = mini_batch
+        self.batch = mini_batch.size
+        self.function = mini_batch.stages[0].function
+
+    @cached_property
+    def driver(self) -> type[Vertex]:
+        """The local type whose edges the stages look at. Raises ProgramError unless there is exactly one."""
+        over = list(dict.fromkeys(each.over for each in self.mini_batch.stages if isinstance(each, ExchangeStage)))
+        if len(over) != 1:
+            raise ProgramError(
+                f"the exchanges of a MiniBatch look at {', '.join(each.__name__ for each in over) or 'nothing'}; "
+                f"expected one local type, over= of them all."
+            )
+        if describe(over[0]).replicated:
+            raise ProgramError(
+                f"{self.mini_batch.stages[0].name} looks at {over[0].__name__}, which is replicated; expected over= "
+                f"the local type at which the edges start."
+            )
+        return over[0]
+
+    @cached_property
+    def types(self) -> dict[str, VertexType]:
+        """Every type that the stages can reach, by name: along edges, and the contexts."""
+        types = reachable(self.driver)
+        for of in self.contexts:
+            if types.setdefault(of.name, of).cls is not of.cls:
+                raise ProgramError(f"two vertex types are called {of.name}; give one of them another name.")
+        return types
+
+    @cached_property
+    def contexts(self) -> list[VertexType]:
+        """The types of contexts, in the order of their first use."""
+        found = [a.type for each in self.mini_batch.stages for a in each.arguments if a.part is Part.CONTEXT]
+        return list({of.name: of for of in found if of is not None}.values())
+
+    def check(self) -> None:
+        """Raise ProgramError for stages that do not fit together."""
+        scanned = describe(self.driver)
+        ends = {name: describe(scanned.target(name)) for name in scanned.edges}
+        for each in self.mini_batch.stages:
+            if isinstance(each, ExchangeStage):
+                if not ends[each.edge].replicated:
+                    raise ProgramError(
+                        f"{each.name} looks at edges from {scanned.name} to {ends[each.edge].name}, which is local; "
+                        f"expected edges to a replicated type. Give {ends[each.edge].name} an aggregate."
+                    )
+            elif describe(each.over).name not in {of.name for of in ends.values()}:
+                raise ProgramError(
+                    f"{each.name} is applied to {each.over.__name__}, to which no edge of {scanned.name} leads."
+                )
+        _ = self.types
