@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib import import_module
 from math import sqrt
 from pathlib import Path
@@ -72,6 +73,13 @@ class Ran:
     training: str = ""  #: what the run's first lines say of the settings that it uses
 
 
+@cache
+def prepare(name: str) -> None:
+    """Make the weights from which a program starts, if it has any, in the folder that TRAINED names."""
+    if make := getattr(import_module(f"benchmarks.ten_programs.{name}"), "prepare", None):
+        make()
+
+
 def loop(task: Task, seed: int) -> Ran:
     began = time.perf_counter()
     value = import_module(f"benchmarks.ten_programs.{task.name}").loop(seed)[task.metric]
@@ -127,6 +135,7 @@ class Runs:
         """Return the result of a run, which is made if it is not kept."""
         key = task.name, workers, seed, setting
         if key not in self._kept:
+            prepare(task.name)
             self._kept[key] = ran = run(task, workers, seed, setting) if workers else loop(task, seed)
             print(ran, file=sys.stderr, flush=True)
             with self._path.open("a", encoding="utf-8") as file:
@@ -190,9 +199,6 @@ def main() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="gridml-ten-programs-") as folder:
         os.environ["TRAINED"] = folder
-        for name in asked:
-            if prepare := getattr(import_module(f"benchmarks.ten_programs.{name}"), "prepare", None):
-                prepare()
         runs = Runs()
         rows = [line(TASKS[name], runs, given.seeds) for name in asked]
     table.write("ten_programs", "Ten programs that people write, beside their loops", rows, NOTES)
