@@ -38,7 +38,8 @@ def loss(model: nn.Module, place: Tensor) -> Tensor:
     edge = torch.rand(n, 2)
     edge[: n // 2, 1] = 0
     edge[n // 2 :, 0] = torch.randint(0, 2, (n - n // 2,)).float()
-    return wrong.square().mean() + 10 * (model(edge)[:, 0] - exact(edge)).square().mean()
+    missed: Tensor = model(edge)[:, 0] - exact(edge)
+    return wrong.square().mean() + 10 * missed.square().mean()
 
 
 @torch.no_grad()
