@@ -163,6 +163,15 @@ def test_the_table_of_added_steps_is_the_measured_one() -> None:
     assert 2 * len(lines) == len(measured)
 
 
+def test_the_table_of_what_runs_say_that_workers_are_worth_is_the_measured_one() -> None:
+    _, *lines = next(table for table in tables("averaging.md") if table[0][:2] == ["task", "steps"])
+    measured = rows("averaging_worth")
+    for (task, steps, killed, workers, says, worth), row in zip(lines, measured, strict=True):
+        assert same_task(task, str(row["task"])), task
+        assert [steps, killed, workers] == [row["steps"], row["killed"], str(row["W"])]
+        assert same(says, float(str(row["said"]))) and worth == row["worth"]
+
+
 def test_the_table_of_tails_is_the_measured_one() -> None:
     _, *lines = next(table for table in tables("notes/averaging.md") if "averaging_tails.md" in table[0][0])
     for task, workers, *said in lines:

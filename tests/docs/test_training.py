@@ -23,7 +23,7 @@ from gridml.model.order import BLOCK
 from master.evaluation.recalibration import MIN_ROWS
 from master.store.settings import STEPS_EACH, Settings
 from master.sync.version_use import MAX_TAIL_VERSIONS
-from master.telemetry.staffing import MIN_WORKERS
+from master.telemetry.worth import MIN_WORKERS
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "training.md").read_text("utf-8")
