@@ -12,7 +12,7 @@ import numpy as np
 import gridml
 from gridml import counters
 
-TOPICS, BETA, EPOCHS = 100, 0.01, 40
+TOPICS, BETA, EPOCHS = 100, 0.01, 15
 
 
 class Corpus(gridml.Vertex):  # one vertex: how often each topic is used, and working memory of a worker

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import math
 import os
 import signal
@@ -29,6 +30,7 @@ from gridml.engine.rng_state import seed_generators
 from gridml.errors import GridmlError, ProgramError, RunError
 from gridml.model import device_memory, loading
 from gridml.model.program import Program
+from gridml.model.stages import Stages
 from gridml.protocol import outbox
 from gridml.protocol.outbox import attempt_of, job_of
 from remote import fitness
@@ -203,6 +205,8 @@ def _load_where_fit(path: Path) -> Program:
             raise
         fitness.demand(replace(facts, missing=(module,)), fitness.Needs())
         raise
+    if isinstance(loaded.shape, Stages) and importlib.util.find_spec("numba") is None:  # which compiles them
+        fitness.demand(replace(facts, missing=("numba",)), fitness.Needs())
     if note := fitness.demand(facts, fitness.needs(loaded.uses_torch)):
         print(note, file=sys.stderr)
     return loaded

@@ -87,7 +87,9 @@ class PendingChanges:
             return
         flat = row
         for size, each in zip(shape, index, strict=True):
-            flat = flat * size + int(each)
+            if not -size <= each < size:
+                raise IndexError(f"index {each} is out of bounds for axis with size {size}")
+            flat = flat * size + int(each) % size
         self.logs[column].append((flat, by))
 
     def raise_to(self, column: str, index: tuple[int, ...], to: Any) -> None:

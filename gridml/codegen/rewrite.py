@@ -156,8 +156,8 @@ class Access:
 
     @property
     def array(self) -> str:
-        """The name of the array in generated code."""
-        return f"_{self.owner}_{'end_' * self.of_end}{self.name}"
+        """The name of the array in generated code. Two underscores, which no name of a stage has, keep names apart."""
+        return f"_{self.owner}__{'end__' * self.of_end}{self.name}"
 
     def __str__(self) -> str:
         return f"{self.owner}.{'end.' * self.of_end}{self.name}"
@@ -228,6 +228,8 @@ class Fields:
             more = " An edge's value is declared by gridml.edge(..., weight=...)." * (of is None)
             raise self.code.error(node, f"{what} has no field {node.attr!r}; it has {sorted(fields)}.{more}")
         declared = fields[node.attr]
+        if "__" in node.attr:
+            raise self.code.error(node, f"{ast.unparse(node)} has two underscores, as generated names do; rename it.")
         if declared.dtype.kind == "f" and declared.dtype.itemsize < 4:
             raise self.code.error(node, f"{ast.unparse(node)} is {declared.dtype}; stages compute in float32, float64.")
         return Access(argument, of_end, owner, node.attr, declared, of)
@@ -406,9 +408,12 @@ def check_nodes(code: Code, body: Iterable[ast.stmt], *, returns: bool) -> None:
                 )
             if isinstance(node, ast.Return) and node.value is not None and not returns:
                 raise code.error(node, f"{code.tree.name} returns a value; a stage returns nothing, it changes fields.")
-    taken = sorted(name for name in {*code.stored, *code.parameters} if name.startswith("_"))
+    taken = sorted(name for name in {*code.stored, *code.parameters} if name.startswith("_") or "__" in name)
     if taken:
-        raise code.error(code.tree, f"the name {taken[0]} begins with an underscore, as generated names do; rename it.")
+        raise code.error(
+            code.tree,
+            f"the name {taken[0]} begins with an underscore, or has two, as generated names do; rename it.",
+        )
 
 
 def own_functions(code: Code, fields: Fields | None = None) -> Mapping[str, FunctionType]:

@@ -29,10 +29,14 @@ from gridml.codegen.rewrite import (
 from gridml.model.stage_fields import accumulator, scratch
 from gridml.model.stages import ApplyStage, ExchangeStage, Part
 
-_GROWN = """def _grown(values):
+_LOGS = """def _grown(values):
     longer = np.empty(2 * len(values), values.dtype)
     longer[: len(values)] = values
     return longer
+
+
+def _at(index, size):  # of a flat array, in which a negative index would mean another row
+    return index + size if index < 0 else index
 """.splitlines()
 
 # SplitMix64 (Steele, Lea and Flood, OOPSLA 2014). `gridml.codegen.interpreted` computes the same.
@@ -148,9 +152,10 @@ class _Writer:
             "from gridml.codegen.compiled import compiled",
             "",
         ]
-        helpers = {"_grown": _GROWN} if any(column.logs for column in columns) else {}
-        for name, lines in (helpers | ({"_random": _RANDOM} if draws else {})).items():
-            self._text += ["", *lines, "", f"{name} = compiled({name}, {self._options()}, keep=False)", ""]
+        helpers = [(("_grown", "_at"), _LOGS)] if any(column.logs for column in columns) else []
+        for names, lines in (*helpers, *([(("_random",), _RANDOM)] if draws else [])):
+            self._text += ["", *lines, ""]
+            self._text += [f"{name} = compiled({name}, {self._options()}, keep=False)" for name in names]
 
     def _options(self) -> str:
         return f"fast={() if self._exact else FAST!r}"
@@ -179,13 +184,13 @@ class _Writer:
         arguments = ["_start", "_stop", "_offsets", "_ends"] if exchange else ["_order"]
         arguments += ["_seed", "_ids"] * draws
         arguments += [column.access.array for column in columns]
-        arguments += [f"{name}{part}" for name in logs for part in ("_at", "_by")]
+        arguments += [f"{name}{part}" for name in logs for part in ("__at", "__by")]
         text += ["", f"def kernel({', '.join([*arguments, *numbers])}):"]
-        text += [f"    {name}_n = 0" for name in logs]
+        text += [f"    {name}__n = 0" for name in logs]
         sums = [column.access for column in columns if isinstance(column.access.declared, accumulator)]
         for access in sums:
             zero = f"np.zeros_like({access.array})" if access.declared.shape else f"np.{access.declared.dtype}(0)"
-            text += [f"    {access.array}_sum = {zero}"]
+            text += [f"    {access.array}__sum = {zero}"]
         depth = 2
         text += ["    _state = np.empty(1, np.uint64)"] * draws
         if exchange:
@@ -204,13 +209,13 @@ class _Writer:
             name, declared = access.array, access.declared
             assert isinstance(declared, accumulator)
             if declared.by == "add":
-                text += [f"    {name}[{':' if declared.shape else '0'}] += {name}_sum"]
+                text += [f"    {name}[{':' if declared.shape else '0'}] += {name}__sum"]
             elif declared.shape:
-                text += [f"    {name}[:] = np.maximum({name}, {name}_sum)"]
+                text += [f"    {name}[:] = np.maximum({name}, {name}__sum)"]
             else:
-                text += [f"    {name}[0] = max({name}[0], {name}_sum)"]
+                text += [f"    {name}[0] = max({name}[0], {name}__sum)"]
         if logs:
-            text += [f"    return {', '.join(f'({name}_at, {name}_by, {name}_n)' for name in logs)},"]
+            text += [f"    return {', '.join(f'({name}__at, {name}__by, {name}__n)' for name in logs)},"]
         text += ["", "", f"kernel = compiled(kernel, {self._options()})"]
 
     def _body(self, code: Code, body: Iterable[ast.stmt], depth: int) -> None:
@@ -448,7 +453,7 @@ class _Rewriter(_PlainRewriter):
     def _indexed(self, access: Access, inside: list[ast.expr], ctx: ast.expr_context, node: ast.expr) -> ast.expr:
         name, part = access.array, access.argument.part
         if isinstance(access.declared, accumulator):
-            name = f"{name}_sum"
+            name = f"{name}__sum"
             if not inside:
                 return ast.copy_location(ast.Name(name, ctx), node)
             first: list[ast.expr] = []
@@ -472,20 +477,19 @@ class _Rewriter(_PlainRewriter):
         index: list[ast.expr] = []
         if isinstance(element, ast.Subscript):
             index = element.slice.elts if isinstance(element.slice, ast.Tuple) else [element.slice]
-        shape, at = access.declared.shape, "0" if access.argument.part is Part.CONTEXT else ""
-        for place, each in enumerate(index):
-            at = (
-                ast.unparse(each)
-                if not at or at == "0"
-                else f"({at}) * {shape[place - len(index)]} + ({ast.unparse(each)})"
-            )
+        at = "0"
+        inner = index[len(index) - len(access.declared.shape) :]
+        if len(inner) < len(index):
+            at = ast.unparse(index[0])  # the row
+        for size, each in zip(access.declared.shape, inner, strict=True):
+            at = f"({at}) * {size} + _at({ast.unparse(each)}, {size})"
         name, sign = access.array, "-" if isinstance(node.op, ast.Sub) else ""
         lines = f"""
-if {name}_n == len({name}_at):
-    {name}_at, {name}_by = _grown({name}_at), _grown({name}_by)
-{name}_at[{name}_n] = {at}
-{name}_by[{name}_n] = {sign}({ast.unparse(value)})
-{name}_n += 1
+if {name}__n == len({name}__at):
+    {name}__at, {name}__by = _grown({name}__at), _grown({name}__by)
+{name}__at[{name}__n] = {at}
+{name}__by[{name}__n] = {sign}({ast.unparse(value)})
+{name}__n += 1
 """
         made = ast.parse(lines).body
         for statement in made:

@@ -181,7 +181,7 @@ class LocalFields:
                 return f"fields of {type_name} name vertices outside the lease"
             if type_name == driver and not np.array_equal(rows.ids, trained_ids):
                 return f"fields of {type_name} name other vertices than the {len(trained_ids)} that were trained"
-            if ":" in type_name and not np.array_equal(rows.ids, allowed[type_name]):
+            if ":" in type_name and not np.array_equal(rows.ids, allowed.get(type_name, [])):
                 return f"fields of {type_name} name other edges than those of the {len(trained_ids)} that were trained"
             for name, values in rows.fields.items():
                 if problem := self._problem(f"{type_name}.{name}", rows.ids, values):

@@ -75,3 +75,27 @@ def test_word_counts_are_exact(example: Callable[[str], Metrics]) -> None:
     assert found["counted"] == 4000 * 30
     assert found["miscounted"] == 0
     assert found["accuracy"] > 0.99
+
+
+def available(load: Callable[[], object]) -> None:
+    """Skip the test unless a data set can be had."""
+    try:
+        load()
+    except DataError as error:
+        pytest.skip(str(error))
+
+
+def test_factors_of_movielens_predict_ratings_that_were_held_out(example: Callable[[str], Metrics]) -> None:
+    available(datasets.movielens)
+    found = [metrics["rmse"] for metrics in example("mf.py")]
+    assert len(found) == 20
+    assert found[-1] < 0.915  # 0.906 with one worker, 0.908 with four; 1.13 is the deviation of the ratings
+    assert found[-1] < found[0] - 0.04
+
+
+def test_topics_predict_the_second_halves_of_chapters(example: Callable[[str], Metrics]) -> None:
+    available(datasets.king_james)
+    found = [metrics["perplexity"] for metrics in example("lda.py")]
+    assert len(found) == 15
+    assert found[-1] < 1280  # 1209 with one worker
+    assert found[-1] < 0.78 * found[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import platform
 import subprocess
@@ -192,3 +193,14 @@ def test_a_kind_of_machine_is_the_gpu_that_it_trains_on(monkeypatch: pytest.Monk
 
 def test_the_kind_of_this_machine_is_a_few_words() -> None:
     assert 0 < len(kind()) <= 64
+
+
+def test_a_machine_that_lacks_the_compiler_of_stages_is_unequipped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = Path(__file__).parents[1] / "programs" / "factors.py"
+    monkeypatch.chdir(tmp_path)
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "numba" else find(name))
+    with pytest.raises(Unequipped, match="numba"):
+        remote.worker._load_where_fit(program)

@@ -61,7 +61,7 @@ ALIKE = {
                    "    user.bias = 2 * user.bias + abs(rating.weight)\nelse:\n"
                    "    user.bias -= min(rating.weight, at.rate) if item.q[0] > 0 else 0.3",
                    ("User.bias",)),
-    "counts": ("at.count[user.age] += 2\nat.by_size[(user.age + 1) % SIZE] += 1\n"
+    "counts": ("at.count[user.age] += 2\nat.by_size[(user.age + 1) % SIZE] += 1\nat.count[-1] -= 1\n"
                "at.worst = max(at.worst, rating.weight)\nuser.bias += at.count[0]",
                ("At.count", "At.by_size", "At.worst", "User.bias")),
     "while": ("n = 0\nwhile n < 4:\n    n += 1\n    if n == 3:\n        continue\n    user.bias += n / 7",
@@ -87,7 +87,7 @@ def test_vertex_by_vertex(write: Write) -> None:
 
 
 def test_changes_of_counts_are_in_force_when_the_mini_batch_ends(write: Write) -> None:
-    body = "user.bias += word.count[1, user.age]\nword.count[1, user.age] += 3\nword.count[0, 0] -= 1"
+    body = "user.bias += word.count[1, user.age]\nword.count[1, user.age] += 3\nword.count[0, -3] -= 1"
     found = check_alike(write(body, "user: User, word: Word, at: At"), "User.bias", "Word.count")
     program = load(write(body, "user: User, word: Word, at: At"))
     graph = program.build(Path())

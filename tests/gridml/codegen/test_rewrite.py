@@ -54,7 +54,8 @@ REFUSED = {
     "x = np.dot(user.p, item.q)": "np.dot is not compiled; a stage may call functions of math",
     "x = math.pow(user.bias, y=2)": "math.pow is called with named arguments; give them by position",
     "x = stage(user, item, rating, at)": "stage is a stage, and stages call no stages",
-    "_x = 1": "the name _x begins with an underscore",
+    "_x = 1": "the name _x begins with an underscore, or has two",
+    "my__x = 1": "the name my__x begins with an underscore, or has two",
     "x: float": "a variable is declared without a value; give it one",
     "x = user.p[0][1]": "is no element of a field",
     "x = 1 if user.age in (1, 2) else 0": "In cannot be compiled: compare the elements in a loop",
@@ -112,8 +113,8 @@ def test_every_line_of_a_kernel_knows_the_users_line(write: Write) -> None:
     path = write(body)
     kernel, text = kernel_in(path), path.read_text().splitlines()
     made = kernel.text.splitlines()
-    for mine, theirs in (("x = np.float32(1.0)", "x = 1.0"), ("_user_p[_x, f] += x", "user.p[f] += x"),
-                         ("_at_count_n += 1", "at.count[1] += 2")):  # fmt: skip
+    for mine, theirs in (("x = np.float32(1.0)", "x = 1.0"), ("_user__p[_x, f] += x", "user.p[f] += x"),
+                         ("_at__count__n += 1", "at.count[1] += 2")):  # fmt: skip
         at = next(n for n, line in enumerate(made, 1) if line.strip() == mine)
         file, line = kernel.lines[at]
         assert file == str(path)
