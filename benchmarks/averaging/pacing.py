@@ -1,9 +1,9 @@
 """Measure interval, rate and batch together: 4 and 16 workers with cheap pushes, one of the three changed, and all.
 
-    GRIDML_DATA=DIR python -m benchmarks.averaging.pacing [--workers 4,16] [--task NAME ...] [--seeds N] [--worth]
+    GRIDML_DATA=DIR python -m benchmarks.averaging.pacing [--workers 4,16] [--task NAME ...] [--seeds N] [--long]
 
 A push costs as much time as 2 vertices, and workers are killed after a third of their share of the run on average. With
-`--worth` runs have 20 epochs, and are as gridml chooses; its table says what workers are worth. Runs are kept in
+`--long` runs have 20 epochs, and are as gridml chooses; its table says what workers are worth. Runs are kept in
 `benchmarks/results/averaging_runs.jsonl` by their configuration, so an interrupted comparison resumes, and its table
 can be completed over several days.
 """
@@ -45,7 +45,7 @@ CHOICES: dict[str, dict[str, int | float]] = {
 }
 
 
-WORTH_EPOCHS = 20
+LONG_EPOCHS = 20
 FASTER = {ADDED: "faster, added", BEFORE: "faster, averaged"}
 
 
@@ -53,13 +53,13 @@ def main() -> None:
     given = parser("Measure interval, rate and batch together.")
     given.add_argument("--seeds", type=int, default=1)
     given.add_argument("--only", nargs="*", default=list(CHOICES), metavar="CHOICE", help="the choices to make runs of")
-    given.add_argument("--worth", action="store_true", help="measure what workers are worth over more epochs")
+    given.add_argument("--long", action="store_true", help="measure longer runs")
     given.add_argument("--kept", action="store_true", help="use the kept runs and make no new ones")
     options = given.parse_args()
     tasks, counts, seeds = tasks_of(options, (*FOUND_ON, *JUDGED_ON)), counts_of(options), range(options.seeds)
     runs = Runs()
-    if options.worth:
-        measure_worth(tasks, counts, seeds, runs, 0 if options.kept else options.processes)
+    if options.long:
+        measure_long(tasks, counts, seeds, runs, 0 if options.kept else options.processes)
         return
     lines = [
         (task, count, choice) for task in tasks for count in counts for choice in options.only if fits(task, choice)
@@ -103,11 +103,11 @@ def main() -> None:
     )
 
 
-def measure_worth(tasks: list[Task], counts: list[int], seeds: range, runs: Runs, processes: int) -> None:
-    """Write the table of what workers are worth; with 0 `processes` from the kept runs alone."""
-    alone = {task: [replace(loop(task, seed), epochs=WORTH_EPOCHS) for seed in seeds] for task in tasks}
+def measure_long(tasks: list[Task], counts: list[int], seeds: range, runs: Runs, processes: int) -> None:
+    """Write the table of longer runs; with 0 `processes` from the kept runs alone."""
+    alone = {task: [replace(loop(task, seed), epochs=LONG_EPOCHS) for seed in seeds] for task in tasks}
     shared = {
-        (task, count): [replace(variant(task, count, ADDED, seed), epochs=WORTH_EPOCHS) for seed in seeds]
+        (task, count): [replace(variant(task, count, ADDED, seed), epochs=LONG_EPOCHS) for seed in seeds]
         for task in tasks
         for count in counts
     }
@@ -129,8 +129,8 @@ def measure_worth(tasks: list[Task], counts: list[int], seeds: range, runs: Runs
                 }
             )
     write(
-        "averaging_worth",
-        f"What workers with cheap pushes are worth over {WORTH_EPOCHS} epochs",
+        "averaging_long",
+        f"Workers with cheap pushes over {LONG_EPOCHS} epochs",
         rows,
         [
             "accuracy in %, otherwise loss; means of the seeds, and their number; a push costs the time of 2 vertices, "

@@ -39,9 +39,9 @@ def test_its_line_is_one_that_a_run_begins_with() -> None:
         "normalises": False,
         "schedule": gridml.linear_decay,
     }
-    _, text = used_settings(cast(Any, SimpleNamespace(update=update, **own)), 4, adds=True)
+    _, text = used_settings(cast(Any, SimpleNamespace(shape=update, **own)), 4, adds=True)
     assert f"\ntraining  {text}\n" in CHANGES
-    _, text = averaging_cost(cast(Any, SimpleNamespace(update=update, **own)), 4, adds=True)
+    _, text = averaging_cost(cast(Any, SimpleNamespace(shape=update, **own)), 4, adds=True)
     assert f"\naveraged  {text}\n" in CHANGES
     assert (ROOT / PAGE).samefile(ROOT / "docs" / "training.md")
 
