@@ -135,9 +135,7 @@ class WorkerLimit:
         self._seen: tuple[int, int] | None = None  # (target, requested) of the last step
         self._total = parts.leases.epochs.total
         self._sharing: int = parts.store.ledger.get(SHARING, 0)
-        self._review_s = (
-            self._cheap_s
-        ) = -math.inf  # time of the last review, and of the last that found costs low enough
+        self._review_s = self._cheap_s = -math.inf  # times of the last review, and of the last that found low costs
         self._set((self._sharing, ""))
 
     def step(self, now: float) -> None:
