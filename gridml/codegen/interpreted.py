@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.codegen.rewrite import Code, Fields, called, field_target, is_max_of, own_functions
 from gridml.codegen.source import Column, Kernel, checked
+from gridml.codegen.stage_code import Code, Fields, called, field_target, is_max_of, own_functions
 from gridml.model.stage_fields import accumulator
 from gridml.model.stages import ApplyStage, Argument, ExchangeStage, Part
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from gridml.codegen.rewrite import StageError
+from gridml.codegen.stage_code import StageError
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 # What numba says of a type error, and what to write instead.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gridml.codegen import cache
 from gridml.codegen.cache import module_of
-from gridml.codegen.rewrite import StageError
+from gridml.codegen.stage_code import StageError
 from gridml.engine.engine import Engine
 from gridml.engine.update_runner import BatchFailed
 from gridml.model.loading import load
