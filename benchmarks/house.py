@@ -37,11 +37,11 @@ SHARED_NAMES = frozenset({"__init__", "__main__", "base", "registry", "options",
 """Module names that many folders use by convention."""
 
 CEILINGS: dict[str, float] = {
-    "files": 342,
+    "files": 343,
     "public class names that stand twice": 0,
     "module names that repeat": 3,
     "circles of folders": 0,
-    "lines of statements in it": 39_787,
+    "lines of statements in it": 39_785,
     "lines of option plumbing": 3_037,
 }
 """Upper bounds. A change that exceeds one must explain it in CHANGELOG. `MIN_MEDIAN_LINES` is a lower bound."""
