@@ -212,8 +212,9 @@ class Program:
             if not isinstance(each, GlobalSync):
                 named = getattr(each, "name", type(each).__name__)
                 raise ProgramError(
-                    f"Program got {named} behind the first of its list; expected functions under "
-                    f"@gridml.global_sync there, and one MiniBatch before them."
+                    f"Program got {named} behind the first of its list; expected gridml.Program(graph, train), with "
+                    f"@gridml.update(batch=64) above train, the one function that workers call. In a list a MiniBatch, "
+                    f"or that function, is followed by functions under @gridml.global_sync only."
                 )
         given: dict[str, Any] = {"graph": self.graph, "evaluate": self.evaluate, "schedule": self.schedule}
         for name, value in given.items():

@@ -29,13 +29,13 @@ class FailingEngine:
 
     def __init__(self, error: Exception) -> None:
         self.error = error
-        update = Update(print, 1, 1)
-        self.program = SimpleNamespace(types=dict, update=update, min_target_batch=1, factor=lambda at: 1.0)
+        shape = Update(print, 1, 1)
+        self.program = SimpleNamespace(types=dict, shape=shape, min_target_batch=1, factor=lambda at: 1.0)
 
     def batch_end(self, at: int, size: int, count: int) -> tuple[int, bool]:
         return at + 1, True
 
-    def train(self, start: int, stop: int, rate: float, scale: float = 1.0, others: int = 0) -> None:
+    def train(self, start: int, stop: int, rate: float, scale: float = 1.0, others: float = 0.0) -> None:
         raise BatchFailed(7, 7) from self.error
 
 
