@@ -39,9 +39,9 @@ SHARED_NAMES = frozenset({"__init__", "__main__", "base", "registry", "options",
 CEILINGS: dict[str, float] = {
     "files": 343,
     "public class names that stand twice": 0,
-    "module names that repeat": 3,
+    "module names that repeat": 2,
     "circles of folders": 0,
-    "lines of statements in it": 39_786,
+    "lines of statements in it": 39_784,
     "lines of option plumbing": 3_037,
 }
 """Upper bounds. A change that exceeds one must explain it in CHANGELOG. `MIN_MEDIAN_LINES` is a lower bound."""

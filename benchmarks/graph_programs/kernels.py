@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from benchmarks.arguments import numbers, sized
 from benchmarks.table import Cell, write
 from gridml.codegen.cache import module_of
-from gridml.codegen.source import FAST, kernel_of
+from gridml.codegen.kernel import FAST, kernel_of
 from gridml.model.loading import load
 from gridml.model.stages import Stages
 

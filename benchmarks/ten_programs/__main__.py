@@ -213,7 +213,7 @@ NOTES = (
     "the rate over the last 40% of the run",
     f"{FIXED}: an argument of `gridml.update`; {ALONE}: the same program on one worker",
     "cheap pushes: simulated machines on which a push costs as much time as two vertices, so that steps are added; "
-    "one seed, nobody killed",
+    "one seed, no worker killed",
     "left out: times, which other programs on these two cores disturbed (load 5 to 9); kills; longer runs, in which "
     "workers come nearer to their loops",
     "MNIST (4,000 to 8,000 digits), CIFAR-10 (4,000 photos), the King James Bible, and neighbourhoods in four SNAP "

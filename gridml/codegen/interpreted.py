@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.codegen.source import Column, Kernel, checked
+from gridml.codegen.kernel import Column, Kernel, checked
 from gridml.codegen.stage_code import Code, Fields, called, field_target, is_max_of, own_functions
 from gridml.model.stage_fields import accumulator
 from gridml.model.stages import ApplyStage, Argument, ExchangeStage, Part

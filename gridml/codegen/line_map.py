@@ -1,4 +1,4 @@
-"""Errors of numba, told by the lines of the user's file."""
+"""Errors of numba's compiler, with the lines of the user's file."""
 
 from __future__ import annotations
 

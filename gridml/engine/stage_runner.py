@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from gridml.codegen.cache import module_of
 from gridml.codegen.interpreted import interpreted
+from gridml.codegen.kernel import Column, Kernel, kernel_of
 from gridml.codegen.line_map import explained
-from gridml.codegen.source import Column, Kernel, kernel_of
 from gridml.model.batch import Rows
 from gridml.model.chunk import ChunkEdges
 from gridml.model.schedule import Progress

@@ -57,21 +57,22 @@ class Edges:
 
     def places(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the positions of the edges of `rows` among all edges, in order. Not for a `constant` target."""
+        return self._spans(rows)[0]
+
+    def _spans(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
+        """Return (positions of the edges of `rows`, their offsets by row); no offsets if all degrees are equal."""
         if self.offsets is None:
-            return (rows[:, None] * self.degree + np.arange(self.degree)).ravel()
+            return (rows[:, None] * self.degree + np.arange(self.degree)).ravel(), None
         begin, end = self.offsets[rows], self.offsets[rows + 1]
         lengths = end - begin
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        places: NDArray[np.int64] = np.repeat(begin - offsets[:-1], lengths) + np.arange(offsets[-1])
-        return places
+        return np.repeat(begin - offsets[:-1], lengths) + np.arange(offsets[-1]), offsets
 
     def of(self, rows: NDArray[np.int64]) -> tuple[Array | None, Array, Array | None]:
         """Return (offsets, targets, weight) of the edges of `rows`; offsets are None if all degrees are equal."""
         if self.constant is not None:
             return None, np.full(len(rows), self.constant, np.int64), None
-        at, offsets = self.places(rows), None
-        if self.offsets is not None:
-            offsets = np.concatenate([[0], np.cumsum(self.offsets[rows + 1] - self.offsets[rows])]).astype(np.int64)
+        at, offsets = self._spans(rows)
         weight = None if self.weight is None else np.asarray(self.weight[at])
         return offsets, np.asarray(self.targets[at], np.int64), weight
 

@@ -256,7 +256,7 @@ class Program:
 
     @property
     def _work(self) -> Sequence[Any]:
-        """What the program does, in order: for workers, then for the master."""
+        """The work of the program, in order: f or a MiniBatch for workers, then functions for the master."""
         return self.update if isinstance(self.update, Sequence) and self.update else [self.update]
 
     @cached_property
@@ -267,7 +267,7 @@ class Program:
 
     @property
     def syncs(self) -> list[GlobalSync]:
-        """What the master calls after each pass, in order."""
+        """The functions that the master calls after each pass, in order."""
         return [each for each in self._work if isinstance(each, GlobalSync)]
 
     @cached_property

@@ -47,7 +47,7 @@ class Links(Generic[V]):
 
 
 class Part(Enum):
-    """What an argument of a stage stands for."""
+    """The kind of an argument of a stage."""
 
     SCANNED = "the vertex that the stage looks at"
     END = "the vertex that an edge leads to"

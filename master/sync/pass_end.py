@@ -25,7 +25,7 @@ from master.store.versions import ReplicaState
 
 
 class PassEnd(NamedTuple):
-    """What the end of a pass does to contexts."""
+    """The changes of contexts at the end of a pass."""
 
     rows: dict[str, RowValues]  #: the new values, by type
     totals: dict[str, float]  #: the accumulators that are one number, as the pass left them, by "Type.field"

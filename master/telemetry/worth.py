@@ -1,4 +1,4 @@
-"""What several workers are worth, and how many of them are asked for.
+"""The worth of several workers, and how many of them are asked for.
 
 Workers are worth the time that one of them would need for the same progress, over the time that they take. Together
 they train a vertex sooner, but it brings the model less far than it would bring one worker's: the average of replicas
@@ -58,7 +58,7 @@ def worth(facts: WorthFacts) -> tuple[float | None, str]:
     """Return (the number of workers that the workers of a run are worth so far, why); None for one worker, and before
     anything was credited.
 
-    It counts boots, kills, what is trained in vain, and the time of pushes. It assumes that one worker would train a
+    It counts boots, kills, lost work, and the time of pushes. It assumes that one worker would train a
     vertex as fast as these workers do on average, that it would never be killed, and that each further worker costs the
     others the shares AVERAGED_LOSS or ADDED_LOSS of their training, whatever the program and however long the run.
     """
@@ -90,14 +90,14 @@ def sharing_workers(facts: PaceFacts | None, before: int, dear_s: float = math.i
 
     Their steps are added, and the rate of a step is not cut for what others trained beside it. `facts` are those of a
     worker alone; None: costs are not measured yet. `before` is the last answer: it stays while costs are within a
-    factor of MARGIN of what it needs, or have been too high for less than STAYS_S (`dear_s`: for so many seconds), so
+    factor of MARGIN of what it needs, or have been too high for less than STAYS_S (`dear_s`: seconds), so
     that workers do not come and go as costs vary.
     """
     if facts is None:
         return before, "" if before else "more are asked for if pushes turn out to be cheap"
     count = min(max(before, _sharing(facts, MARGIN)), _sharing(facts, 1 / MARGIN))
     if count < before and dear_s < STAYS_S:
-        return before, f"pushes cost too much for so many to share a batch, but have done so for {dear_s:.0f} s only"
+        return before, f"pushes cost too much for {before} workers to share a batch, but only for {dear_s:.0f} s so far"
     if count == MAX_ADDED_PARTS:
         return count, f"no more than {count} workers share a batch"
     return count, f"pushes cost too much for more than {count} workers to share a batch" if count else ""
@@ -130,7 +130,7 @@ def worker_limit(length: RunLength, sharing: tuple[int, str] = (0, "")) -> tuple
     """Return the number of workers that should not be exceeded, and the reason; None: no limit.
 
     Replicas that workers train separately are averaged: with too few steps for each, a run ends sooner, but with a
-    worse model. So the run's length limits their number. `sharing` (`sharing_workers`) takes its place where so many
+    worse model. So the run's length limits their number. `sharing` (`sharing_workers`) takes its place where that many
     workers whose steps are added are worth more.
     """
     if length.steps_each < 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from gridml.codegen.source import Kernel, kernel_of
+from gridml.codegen.kernel import Kernel, kernel_of
 from gridml.model.loading import load
 from gridml.model.program import Program
 from gridml.model.stages import ApplyStage, ExchangeStage, Stages

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from gridml.codegen.source import kernel_of
+from gridml.codegen.kernel import kernel_of
 from gridml.codegen.stage_code import StageError
 from gridml.model.loading import load
 from tests.support.stage_programs import Write, kernel_in, line_of, stages_in

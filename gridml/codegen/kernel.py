@@ -61,7 +61,6 @@ class Kernel:
     columns: tuple[Column, ...]  #: the arguments behind the range, in order
     numbers: tuple[tuple[str, Any], ...]  #: the arguments behind these: numbers of the module, by name
     lines: dict[int, tuple[str, int]]  #: by line of `text`: file and line of the user's
-    when: str | None
     draws: bool = False  #: two more arguments follow the range: a seed, and the ids of the scanned vertices
 
 
@@ -115,8 +114,8 @@ class _Writer:
         for name, function in own_functions(self._code, self._fields).items():
             self._function(name, function, dtype)
         self._kernel(columns, list(numbers), body, when, draws=rewriter.draws)
-        text, named = "\n".join([*self._text, ""]), None if when is None else when.array
-        return Kernel(text, tuple(columns), tuple(numbers.items()), self._lines, named, rewriter.draws)
+        text = "\n".join([*self._text, ""])
+        return Kernel(text, tuple(columns), tuple(numbers.items()), self._lines, rewriter.draws)
 
     def _when(self) -> Access | None:
         if not isinstance(self._stage, ExchangeStage) or self._stage.when is None:
