@@ -29,7 +29,7 @@ class Parameter:
 
 
 class Shape(ABC):
-    """The properties of a program's work that the rest of gridml reads: the vertices it takes, and how many at a time."""
+    """The properties of a program's work that the rest of gridml reads: its vertices, and how many at a time."""
 
     function: Callable[..., Any]  #: f, or the first stage
     batch: int | None  #: vertices of a call; None: f takes one vertex at a time
