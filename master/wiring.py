@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from gridml.carriers.base import MasterMailboxes
 from gridml.carriers.registry import CARRIERS
+from gridml.model.stages import Stages
 from master.evaluation.evaluator import Evaluator
 from master.fleet.fleet import Fleet, Workplace
 from master.leases.leases import Leases
@@ -29,6 +30,7 @@ from master.sync.moments import MomentsFile, SharedMoments
 from master.sync.pushes import Pushes
 from master.sync.recovery import Failures, Recovery
 from master.sync.replies import PushPace, Replies, ReplySender
+from master.sync.tick_end import OwnerStages, TickEnds
 from master.sync.version_use import Tails, VersionKeeper, VersionUse
 from master.takeover import Takeover
 from master.telemetry.run_loggers import RunLoggers, loggers_of, names_of
@@ -89,14 +91,21 @@ def wire(
     failures = Failures(store.ledger, leases, workers, mailboxes, events)
     moments = SharedMoments(spec.graph, workers, MomentsFile(directory.root / "moments"))
     driver, syncs = spec.program.shape.driver.__name__, spec.program.syncs
-    merger = Merger(spec.graph, store.replica, settings.workers, driver, syncs)
+    ticks = leases.epochs.ticks
+    # How strongly workers pull rows depends on their number, on which nothing depends in a program with ticks.
+    merger = Merger(spec.graph, store.replica, settings.workers, driver if ticks is None else None, syncs)
+    tick_ends = None
+    if ticks is not None and isinstance(spec.program.shape, Stages):
+        owner = OwnerStages(spec.program.shape.mini_batch, spec.program.types())
+        holds = spec.program.slack == 0 or bool(spec.program.shape.mini_batch.at_owner)
+        tick_ends = TickEnds(ticks, owner, store.ledger, store.replica, merger, holds=holds)
     due = sampler(settings.spot_checks, environment.chance)
     trust = Trust(store, leases, workers, events, merger.group_of, due)
     recovery = Recovery(store, leases, failures, trust, moments, events)
 
     # Messages and pushes
     inbox = Inbox(workers, mailboxes, environment.codec, limits, DeadLetters(directory.root / "set-aside"), events)
-    pushes = Pushes(store, leases, trust, merger, recovery, events, environment.hook)
+    pushes = Pushes(store, leases, trust, merger, recovery, events, environment.hook, tick_ends)
 
     # Replies
     versions, tails = VersionUse(store.ledger), Tails(spec, store.ledger, store.replica)

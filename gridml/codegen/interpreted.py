@@ -71,7 +71,8 @@ class PendingChanges:
         self.logs: dict[str, list[tuple[int, Any]]] = {}  #: by column: (element of the flat array, change)
         for column, array in zip(columns, arrays, strict=True):
             access = column.access
-            if isinstance(access.declared, accumulator):
+            if access.is_summed:
+                assert isinstance(access.declared, accumulator)
                 self._arrays[access.array] = access.declared, array
                 self._sums[access.array] = np.zeros_like(array)
             if column.logs:
@@ -282,7 +283,7 @@ class _Numbers(ast.NodeTransformer):
         access = None if self._fields is None else self._fields.find(field_target(target))
         if access is None or self._fields is None:
             return False
-        return isinstance(access.declared, accumulator) or self._fields.logs(access)
+        return access.is_summed or self._fields.logs(access)
 
     def _call(self, name: str, target: ast.expr, node: ast.stmt, value: ast.expr) -> ast.stmt:
         """Return a call of `_add` or `_raise` for the element that is written."""

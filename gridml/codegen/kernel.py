@@ -177,7 +177,7 @@ class _Writer:
         arguments += [f"{name}{part}" for name in logs for part in ("__at", "__by")]
         text += ["", f"def kernel({', '.join([*arguments, *numbers])}):"]
         text += [f"    {name}__n = 0" for name in logs]
-        sums = [column.access for column in columns if isinstance(column.access.declared, accumulator)]
+        sums = [column.access for column in columns if column.access.is_summed]
         for access in sums:
             zero = f"np.zeros_like({access.array})" if access.declared.shape else f"np.{access.declared.dtype}(0)"
             text += [f"    {access.array}__sum = {zero}"]

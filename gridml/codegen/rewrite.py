@@ -239,7 +239,7 @@ class StageRewriter(PlainRewriter):
 
     def _indexed(self, access: Access, inside: list[ast.expr], ctx: ast.expr_context, node: ast.expr) -> ast.expr:
         name, part = access.array, access.argument.part
-        if isinstance(access.declared, accumulator):
+        if access.is_summed:
             name = f"{name}__sum"
             if not inside:
                 return ast.copy_location(ast.Name(name, ctx), node)

@@ -157,6 +157,11 @@ class Access:
         """The name of the array in generated code. Two underscores, which no name of a stage has, keep names apart."""
         return f"_{self.owner}__{'end__' * self.of_end}{self.name}"
 
+    @property
+    def is_summed(self) -> bool:
+        """True for an accumulator of a context: a kernel sums it up on its own, and adds the sum at its end."""
+        return isinstance(self.declared, accumulator) and self.argument.part is Part.CONTEXT
+
     def __str__(self) -> str:
         return f"{self.owner}.{'end.' * self.of_end}{self.name}"
 
@@ -172,6 +177,7 @@ class Fields:
 
     def __init__(self, stage: ExchangeStage | ApplyStage, code: Code) -> None:
         self.stage = stage
+        self.is_at_owner = isinstance(stage, ApplyStage) and stage.at == "owner"
         self.code = code
         self.arguments = {argument.name: argument for argument in stage.arguments}
         self.loops: dict[str, Argument] = {}  # by loop variable: the Links it goes through
@@ -248,7 +254,7 @@ class Fields:
 
     def logs(self, access: Access) -> bool:
         """Return whether changes of a field are collected, to be in force when the mini-batch ends."""
-        if access.type is None or not access.type.replicated or not access.declared.travels:
+        if self.is_at_owner or access.type is None or not access.type.replicated or not access.declared.travels:
             return False
         return isinstance(self._rule(access), Add) and not isinstance(access.declared, accumulator)
 
@@ -266,14 +272,16 @@ class Fields:
         wrong = None
         if isinstance(declared, accumulator):
             form = f"{access} += x" if declared.by == "add" else f"{access} = max({access}, x)"
-            if isinstance(self.stage, ApplyStage):
+            if self.is_at_owner and part is Part.SCANNED:
+                wrong = f"is an accumulator, which {self.stage.name} reads, and then is 0; add to it in an exchange."
+            elif isinstance(self.stage, ApplyStage) and not self.is_at_owner:
                 wrong = "is an accumulator, and mirrors of several workers would count twice; add to it in an exchange."
             elif not (adds if declared.by == "add" else raises):
                 wrong = f"is an accumulator, and is written as another; write {form}."
         elif isinstance(declared, scratch):
             pass
         elif isinstance(declared, derived):
-            if not isinstance(self.stage, ApplyStage) or part is not Part.SCANNED:
+            if not isinstance(self.stage, ApplyStage) or part is not Part.SCANNED or self.is_at_owner:
                 wrong = "is derived; it is written in @gridml.apply(..., at='mirror') of its type alone."
         elif of is None:
             if not declared.mutable:
@@ -284,13 +292,17 @@ class Fields:
                     f"was written; declare {access.name} = gridml.array({str(declared.dtype)!r}, "
                     f"{declared.shape}, mutable=True)."
                 )
+        elif self.is_at_owner:
+            if part is not Part.SCANNED:
+                wrong = "was written by an apply of another type; declare a gridml.accumulator, or use a global_sync."
         elif isinstance(self.stage, ApplyStage):
             wrong = (
                 f"was written by an apply at mirrors, which every worker repeats; it may write fields declared "
-                f"gridml.derived. What changes {of.name} once is an exchange, or a global_sync."
+                f"gridml.derived. What changes {of.name} once is an apply at the owner, or a global_sync."
             )
         elif isinstance(self._rule(access), Owned):
-            wrong = "is owned by the master; change it in a gridml.global_sync."
+            where = "gridml.global_sync" if part is Part.CONTEXT else f"gridml.apply({of.name})"
+            wrong = f"is owned by the master; change it in a {where}."
         elif self.logs(access) and not adds:
             wrong = f"is merged by add; write {access} += x."
         if wrong is not None:
@@ -298,10 +310,12 @@ class Fields:
 
     def check_read(self, access: Access, node: ast.AST) -> None:
         """Raise StageError unless the stage may read a field."""
-        if isinstance(access.declared, accumulator):
-            raise self.code.error(
-                node, f"{access} was read before the pass has ended; a gridml.global_sync reads accumulators."
-            )
+        is_read = self.is_at_owner and access.argument.part is Part.SCANNED
+        if isinstance(access.declared, accumulator) and not is_read:
+            when, reader = "pass has ended", "gridml.global_sync"
+            if access.type is not None and access.argument.part is not Part.CONTEXT:
+                when, reader = "tick has ended", f"gridml.apply({access.type.name})"
+            raise self.code.error(node, f"{access} was read before the {when}; a {reader} reads accumulators.")
 
     def float_dtype(self, accesses: Iterable[Access]) -> np.dtype[Any]:
         """Return the dtype of numbers with a point, as the module's docstring says."""

@@ -68,7 +68,7 @@ def stages_of(stages: Stages, *, plain: bool = False) -> list[CompiledStage]:
     """Return the stages of a mini-batch, compiled when they first run. `plain`: as plain Python. Raises StageError for
     what cannot be compiled."""
     made = []
-    for stage in stages.mini_batch.stages:
+    for stage in stages.mini_batch.on_workers:
         kernel = kernel_of(stage, exact=stages.mini_batch.exact)
         if plain:
             made.append(CompiledStage(stage, kernel, interpreted(stage, kernel), ""))
@@ -155,13 +155,13 @@ class StageRunner:
         if access.type is None:
             assert isinstance(each.stage, ExchangeStage)
             values = self._edges(each.stage.edge).fields[access.name]
-            return values if column.is_written else _read_only(values)
+            return values if column.is_written else read_only(values)
         values = self._values(column)
         if column.is_number:
             return values[0]
         if access.argument.part is Part.CONTEXT and access.declared.shape:
             values = values[0]
-        return values if column.is_written else _read_only(values)
+        return values if column.is_written else read_only(values)
 
     def _values(self, column: Column) -> Array:
         """Return the field of a vertex, of all rows here."""
@@ -183,7 +183,7 @@ class StageRunner:
         return each.logs
 
 
-def _read_only(values: Array) -> Array:
+def read_only(values: Array) -> Array:
     """Return an array that is read-only for numba too, so that a kernel has one type, whoever made the array."""
     seen = np.ascontiguousarray(values).view()
     seen.flags.writeable = False

@@ -16,6 +16,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gridml.model.ticks import Ticks
+
 Shuffle = Literal["all", "block", "none"]
 # Units per block of Shuffle "block". A block is so small that its pages of a memory-mapped file stay in memory: each
 # page is read once, not once for each vertex on it.
@@ -69,7 +71,7 @@ class EpochOrder:
     `shuffle`: "all" permutes all units of the epoch; "block" permutes only within blocks of 4,096 adjacent units, so
     that a memory-mapped file is read nearly sequentially and the locality of a placement is kept; "none" keeps the
     order of the graph. With `parts`, units are single vertices and are permuted only within a section of a part; "all"
-    also permutes the sections of a part.
+    also permutes the sections of a part. With `ticks`, units are single vertices, and ranges end where mini-batches do.
     """
 
     def __init__(
@@ -80,8 +82,9 @@ class EpochOrder:
         shuffle: Shuffle,
         units: Units | None = None,
         parts: PlacedParts | None = None,
+        ticks: Ticks | None = None,
     ) -> None:
-        assert units is None or parts is None, "connected vertices are not placed"
+        assert units is None or (parts is None and ticks is None), "connected vertices are not placed"
         self.count = count
         self._units = units
         if parts is None:
@@ -92,8 +95,10 @@ class EpochOrder:
                 [section for part in range(parts.count) for section in _sections(parts, part, seed, epoch, shuffle)]
             )
         self._order = order  # unit numbers (vertex indices without `units`) in the order of training
-        # The position at which each unit of `_order` ends, ascending.
-        self._ends = None if units is None else np.cumsum(np.diff(units.offsets)[order])
+        # The positions at which ranges may end, ascending: the end of each unit of `_order`, or of each mini-batch.
+        self._ends = None if ticks is None else ticks.ends
+        if units is not None:
+            self._ends = np.cumsum(np.diff(units.offsets)[order])
 
     def vertices(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the vertex indices at positions [start, stop), which must not divide a unit."""
@@ -106,13 +111,14 @@ class EpochOrder:
         return np.concatenate([members[offsets[u] : offsets[u + 1]] for u in self._order[first:last]])
 
     def boundary(self, position: int) -> int:
-        """Return the first position at or after `position` that does not divide a unit."""
+        """Return the first position at or after `position` that divides no unit and no mini-batch."""
         if self._ends is None or position <= 0:
             return min(max(position, 0), self.count)
         return int(self._ends[min(int(np.searchsorted(self._ends, position)), len(self._ends) - 1)])
 
     def ends(self, start: int, stop: int) -> NDArray[np.int64] | None:
-        """Return the ends of the units in [start, stop), relative to `start`; None if every vertex is a unit."""
+        """Return the ends of the units, or mini-batches, in [start, stop), relative to `start`; None if a range may end
+        anywhere."""
         if self._ends is None:
             return None
         return self._ends[self._unit_at(start) : self._unit_at(stop)] - start

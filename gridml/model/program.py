@@ -24,6 +24,7 @@ from gridml.model.layers import layers_of
 from gridml.model.order import Shuffle
 from gridml.model.schedule import Progress, Schedule, TorchSchedule, check_schedule, factor_of, linear_decay
 from gridml.model.stages import GlobalSync, MiniBatch, Stages
+from gridml.model.ticks import Ticks
 from gridml.model.update import Shape, Update, argument_hints, progress_place, vertex_class
 from gridml.model.vertex import Vertex, VertexType, describe, module, reachable
 from gridml.protocol.foreign import MAX_TRACEBACK_CHARS, described, printable
@@ -274,6 +275,17 @@ class Program:
     def ends_passes(self) -> bool:
         """True if the end of a pass changes contexts, so that no pass may begin before it."""
         return bool(self.syncs) or any(of.accumulators for of in self.types().values())
+
+    @property
+    def slack(self) -> float:
+        """The number of mini-batches that a part of the data may be ahead of another within a pass (`MiniBatch`)."""
+        return self.shape.mini_batch.slack if isinstance(self.shape, Stages) else math.inf
+
+    def ticks(self, vertices: int) -> Ticks | None:
+        """Return how a pass over `vertices` is divided; None if workers do not wait for one another within a pass."""
+        if not isinstance(self.shape, Stages) or math.isinf(self.slack):
+            return None
+        return Ticks.of(vertices, self.shape.mini_batch.parts, self.shape.mini_batch.size)
 
     def types(self) -> dict[str, VertexType]:
         """Return the type that f is called for and every type that it reaches, by name: along edges, or as contexts of

@@ -25,7 +25,8 @@ from gridml.model.update import MAX_BATCH, Shape, Update, argument_hints
 from gridml.model.vertex import Vertex, VertexType, check_plain, describe, reachable
 
 V = TypeVar("V", bound=Vertex)
-Where = Literal["mirror"]
+Where = Literal["owner", "mirror"]
+MAX_PARTS = 4096
 
 
 class Link:
@@ -173,9 +174,10 @@ class ExchangeStage(StageFunction):
 
 @dataclass(eq=False)
 class ApplyStage(StageFunction):
-    """A stage that looks at every mirror of a type that the mini-batch touches, as `apply` explains."""
+    """A stage that looks at vertices of a replicated type, at the owner or at mirrors, as `apply` explains."""
 
     over: type[Vertex]
+    at: Where
 
     @cached_property
     def arguments(self) -> tuple[Argument, ...]:
@@ -183,8 +185,8 @@ class ApplyStage(StageFunction):
         scanned = describe(self.over)
         if not scanned.replicated:
             raise ProgramError(
-                f"{self.name} is applied to mirrors of {scanned.name}, which is local and has none; expected a "
-                f"replicated type. A local vertex is changed in an exchange."
+                f"{self.name} is applied to {scanned.name}, which is local; expected a replicated type. A local vertex "
+                f"is changed in an exchange."
             )
         bound = tuple(self._argument(name, scanned, ()) for name in self.hints)
         if self._only(bound, Part.SCANNED) is None:
@@ -233,17 +235,28 @@ def exchange(*, over: type[Vertex], when: str | None = None) -> Callable[[Callab
     return lambda function: ExchangeStage(function, over, when)
 
 
-def apply(over: type[Vertex], /, *, at: Where) -> Callable[[Callable[..., None]], ApplyStage]:
+def apply(over: type[Vertex], /, *, at: Where = "owner") -> Callable[[Callable[..., None]], ApplyStage]:
     """Declare a stage that looks at vertices of a replicated type.
+
+        @gridml.apply(Feature)
+        def step(feature: Feature, at: Shared) -> None:
+            feature.w -= at.rate * feature.slope
+
+    At the owner, it is called once for every vertex that edges of a tick lead to: one mini-batch of each part of the
+    data, when all of them are merged. It reads the accumulators of its type, which are complete, and changes the other
+    fields; the next tick begins with what it leaves, and accumulators at 0. It comes after the exchanges, and the
+    MiniBatch has a finite `slack`.
 
     With `at="mirror"`, each worker calls it for its own copy of every vertex that edges of the mini-batch lead to, and
     it changes `gridml.derived` fields: values that each worker computes from the others.
     """
     if not (isinstance(over, type) and issubclass(over, Vertex) and over is not Vertex):
         raise ProgramError(f"apply got {over!r}; expected a vertex type, as in @gridml.apply(Word, at='mirror').")
-    if at != "mirror":
-        raise ProgramError(f"apply got at={at!r}; expected 'mirror'. What is done once a pass is a gridml.global_sync.")
-    return lambda function: ApplyStage(function, over)
+    if at not in get_args(Where):
+        raise ProgramError(
+            f"apply got at={at!r}; expected 'owner' or 'mirror'. What is done once a pass is a gridml.global_sync."
+        )
+    return lambda function: ApplyStage(function, over, at)
 
 
 def uniform() -> float:
@@ -272,8 +285,15 @@ def global_sync(function: Callable[[Any], None], /) -> GlobalSync:
 class MiniBatch:
     """Stages that a worker runs one after the other, on up to `size` vertices at a time.
 
-    Vertices are drawn in a new order in each pass. `slack` is how many mini-batches a worker may be ahead of another;
-    so far it can only be infinite. `exact=True` forbids the compiler to change the order of sums, which it does to
+    Vertices are drawn in a new order in each pass.
+
+    With a finite `slack` a pass is cut into `parts`, at most as many as workers are worth having, and each part into
+    mini-batches. The t-th mini-batch of a part begins when all parts have completed t-slack-1: with slack 0 all parts
+    go in step, and the result is the same, bit for bit, for any number of workers and whatever dies. A worker pushes
+    after each mini-batch, and those of a tick are merged together; so `size` should take seconds to train, not
+    milliseconds. Without `slack` workers never wait for one another within a pass.
+
+    `exact=True` forbids the compiler to change the order of sums, which it does to
     vectorise them: compiled stages then compute what plain Python does, bit for bit. Raises ProgramError for invalid
     options.
     """
@@ -281,6 +301,7 @@ class MiniBatch:
     stages: Sequence[ExchangeStage | ApplyStage]
     size: int
     slack: float = math.inf
+    parts: int = 16
     exact: bool = False
     seed: int = 0  #: of the numbers that `gridml.uniform` draws
 
@@ -296,21 +317,35 @@ class MiniBatch:
                 after += " A function for torch stands in the program itself: [train]." * isinstance(each, Update)
                 raise ProgramError(
                     f"MiniBatch got {named} as a stage; expected functions under @gridml.exchange(over=...) or "
-                    f"@gridml.apply(..., at='mirror').{after}"
+                    f"@gridml.apply(...).{after}"
                 )
         if type(self.size) is not int or not 1 <= self.size <= MAX_BATCH:
             raise ProgramError(f"MiniBatch got size={self.size!r}; expected a number of vertices from 1 on.")
-        if type(self.slack) not in (int, float) or not self.slack >= 0:
-            raise ProgramError(f"MiniBatch got slack={self.slack!r}; expected a number of mini-batches from 0 on.")
-        if self.slack != math.inf:
+        whole = type(self.slack) in (int, float) and self.slack >= 0 and (math.isinf(self.slack) or self.slack % 1 == 0)
+        if not whole:
             raise ProgramError(
-                f"MiniBatch got slack={self.slack!r}; workers do not wait for each other within a pass yet, so the "
-                f"bound would not hold. Leave slack out: passes never overlap."
+                f"MiniBatch got slack={self.slack!r}; expected a whole number of mini-batches from 0 on, or math.inf."
             )
+        if type(self.parts) is not int or not 1 <= self.parts <= MAX_PARTS:
+            raise ProgramError(f"MiniBatch got parts={self.parts!r}; expected a number from 1 to {MAX_PARTS:,}.")
         if type(self.seed) is not int:
             raise ProgramError(f"MiniBatch got seed={self.seed!r}; expected a whole number.")
         if type(self.exact) is not bool:
             raise ProgramError(f"MiniBatch got exact={self.exact!r}; expected True or False.")
+
+    @property
+    def on_workers(self) -> list[ExchangeStage | ApplyStage]:
+        """The stages that workers run, in order."""
+        return [each for each in self.stages if not _is_at_owner(each)]
+
+    @property
+    def at_owner(self) -> list[ApplyStage]:
+        """The stages that the master runs at the end of a tick, in order."""
+        return [each for each in self.stages if isinstance(each, ApplyStage) and _is_at_owner(each)]
+
+
+def _is_at_owner(stage: ExchangeStage | ApplyStage) -> bool:
+    return isinstance(stage, ApplyStage) and stage.at == "owner"
 
 
 class Stages(Shape):
@@ -356,6 +391,7 @@ class Stages(Shape):
 
     def check(self) -> None:
         """Raise ProgramError for stages that do not fit together."""
+        self._check_owner()
         scanned = describe(self.driver)
         ends = {name: describe(scanned.target(name)) for name in scanned.edges}
         for each in self.mini_batch.stages:
@@ -370,3 +406,27 @@ class Stages(Shape):
                     f"{each.name} is applied to {each.over.__name__}, to which no edge of {scanned.name} leads."
                 )
         _ = self.types
+
+    def _check_owner(self) -> None:
+        """Raise ProgramError if sums are not complete where they are read, or are read nowhere."""
+        batch = self.mini_batch
+        for each in batch.at_owner:
+            if math.isinf(batch.slack):
+                raise ProgramError(
+                    f"{each.name} is applied at the owner of {each.over.__name__}, when all parts' mini-batches are "
+                    f"merged, and workers do not wait for one another; give MiniBatch a slack, such as slack=0."
+                )
+        kinds = [_is_at_owner(each) for each in batch.stages]
+        if True in kinds and False in kinds[kinds.index(True) :]:
+            late = batch.stages[kinds.index(False, kinds.index(True))]
+            raise ProgramError(
+                f"{late.name} comes after {batch.at_owner[0].name}, which is applied at the owner and ends a "
+                f"mini-batch; expected the stages at the owner last."
+            )
+        read = {describe(each.over).name for each in batch.at_owner} | {of.name for of in self.contexts}
+        for of in self.types.values():
+            if of.accumulators and of.name not in read:
+                raise ProgramError(
+                    f"{of.name}.{of.accumulators[0]} is an accumulator that nothing reads; expected a stage under "
+                    f"@gridml.apply({of.name}), or a context, whose accumulators a gridml.global_sync reads."
+                )

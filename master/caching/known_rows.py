@@ -65,6 +65,13 @@ class KnownRows:
                     np.insert(known.ids, at[new], ids[new]), np.insert(known.versions, at[new], version)
                 )
 
+    def discard(self, rows: Touched) -> None:
+        """Record that the worker has none of these rows as the master has them."""
+        for type_name, ids in rows.items():
+            if (known := self._rows.get(type_name)) is not None:
+                kept = ~np.isin(known.ids, ids)
+                self._rows[type_name] = _Rows(known.ids[kept], known.versions[kept])
+
     def lacking(self, type_name: str, ids: Ids, changed: Ids) -> Ids:
         """Return those of `ids` that are missing or outdated at the worker. `changed`, int64 (count,), is the version
         in which each row of the type last changed."""

@@ -18,6 +18,7 @@ from gridml.errors import ProgramError
 from gridml.model.graph import components
 from gridml.model.order import EpochOrder
 from gridml.model.program import EarlyStopping
+from gridml.model.ticks import may_begin
 from master.state.spans import Span
 from master.store.ledger import Ledger
 from master.store.spec import RunSpec
@@ -165,8 +166,11 @@ class Epochs:
         self.components = None if program.bsp else components(graph)
         self._units = None if self.components is None else self.components.units[self.driver]
         self._parts = None if spec.placement is None else spec.placement.parts
+        self.ticks = program.ticks(self.vertex_count)  #: None unless workers wait for one another within a pass
         if spec.placement is not None:
             ledger.divide(spec.placement.borders)
+        elif self.ticks is not None:
+            ledger.divide(self.ticks.borders)
         self._spec = spec
         self._ledger = ledger
         self.epochs_requested = spec.epochs  # upper bound; early stopping can end the run sooner
@@ -227,7 +231,9 @@ class Epochs:
 
     def lease_stop(self, span: Span, size: int) -> int:
         """Return the end of a lease of about `size` vertices at the beginning of a span. It cuts no component, and
-        leaves no rest that is too small to lease."""
+        leaves no rest that is too small to lease. Where workers wait for one another it is one mini-batch."""
+        if self.ticks is not None:
+            return self.ticks.stop(span.start)
         stop = self.order(span.epoch).boundary(min(span.start + size, span.stop))
         # Parts of a placed graph do not end at a multiple of the batch; a short rest would become a lease of its own.
         crumb = self._parts is not None and span.stop - stop < self._spec.program.shape.window
@@ -242,7 +248,13 @@ class Epochs:
         if epoch not in self._orders:
             self._orders = {e: o for e, o in self._orders.items() if e >= epoch - 1}
             self._orders[epoch] = EpochOrder(
-                self.vertex_count, self._spec.settings.seed, epoch, self._spec.shuffle, self._units, self._parts
+                self.vertex_count,
+                self._spec.settings.seed,
+                epoch,
+                self._spec.shuffle,
+                self._units,
+                self._parts,
+                self.ticks,
             )
         return self._orders[epoch]
 
@@ -253,7 +265,24 @@ class Epochs:
     def cuts_component(self, epoch: int, position: int) -> str | None:
         """Return the reason why credit must not end at a position; None if it is allowed to."""
         whole = self.order(epoch).boundary(position)
-        return None if whole == position else f"a push up to {position} cuts the component that ends at {whole}"
+        what = "component" if self.ticks is None else "mini-batch"
+        return None if whole == position else f"a push up to {position} cuts the {what} that ends at {whole}"
+
+    def ready(self, epoch: int) -> tuple[list[Span], str]:
+        """Return (the free ranges of an epoch whose first mini-batch may begin, those of the slowest parts first; why
+        there is none)."""
+        assert self.ticks is not None, "workers wait for one another only with ticks"
+        ticks, slack = self.ticks, self._spec.program.slack
+        spans = [span for span in self._ledger.spans if span.epoch == epoch]
+        leased = [lease.upto for lease in self._ledger.leases if lease.epoch == epoch and lease.left]
+        clocks = ticks.clocks([*(span.start for span in spans), *leased])
+        found, why = [], f"epoch {epoch + 1} waits for the one before" if self._ledger.spans else "everything is leased"
+        for span in spans:
+            part, tick = ticks.place(span.start)
+            begins, reason = may_begin(clocks, part, tick, int(slack))
+            found += [(tick, span.start, span)] if begins else []
+            why = reason if not begins else why
+        return [span for _, _, span in sorted(found, key=lambda each: each[:2])], why
 
     def is_finished(self) -> bool:
         """Return whether every vertex of the run is credited."""
@@ -279,7 +308,8 @@ class Epochs:
         """True if an epoch opens only after the one before is closed: fully credited, and flushed by its merge rules.
         The reply with the first lease of an epoch then brings the version at that close, or a later one."""
         program = self._spec.program
-        return program.bsp or self._changes_local or program.ends_passes or not program.overlap
+        waits = self.ticks is not None
+        return program.bsp or self._changes_local or program.ends_passes or not program.overlap or waits
 
     def is_followed(self, epoch: int) -> bool:
         """Return whether vertices of the next epoch can be trained before this one ends."""

@@ -52,8 +52,9 @@ class Leases:
 
     @property
     def ahead(self) -> bool:
-        """True if a worker can get its next lease while it trains one; not with BSP: a chunk depends on the last."""
-        return not self._spec.program.bsp
+        """True if a worker can get its next lease while it trains one; not where a chunk depends on the last one, with
+        BSP or finite slack."""
+        return not self._spec.program.bsp and self.epochs.ticks is None
 
     def _is_early(self, record: WorkerRecord, sync: Sync) -> bool:
         """Return whether the next lease is better granted later, because rows of array fields come with a grant and
@@ -166,7 +167,11 @@ class Leases:
         newest, leases, home = self.epochs.open_next(now), self._ledger.leases, None
         leases.expire(now)
         reserved = leases.reserved_spans()
-        if self._affinity is not None:
+        if self.epochs.ticks is not None:
+            spans, waits = self.epochs.ready(newest)
+            span, why = choose_span(spans, newest, reserved, allowed)
+            why = why if spans else waits
+        elif self._affinity is not None:
             span, why, home = self._affinity.choose(record, newest, reserved, allowed)
         else:
             span, why = choose_span(self._ledger.spans, newest, reserved, allowed)

@@ -52,6 +52,7 @@ from master.store.settings import check_placement
 from master.store.versions import ReplicaState, Versions, initial
 from master.sync.merger import Merger
 from master.sync.pass_end import end_pass
+from master.sync.tick_end import OwnerStages
 from master.telemetry.loggers.base import LOGGERS
 
 MAX_PLAIN_EDGES = 2_000  # edges that stages look at as plain Python: a second or two
@@ -140,6 +141,13 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
         if any(each.startswith((f"{name}/", f"{name}.")) for each in moved)
         and all(map(same_bits, before[name], _tensors(merged, name)))
     ]
+    if isinstance(program.shape, Stages):
+        for plain in (True, False):  # plain Python first: it finds an index out of range, and is easier to read
+            stages = OwnerStages(program.shape.mini_batch, program.types(), plain=plain)
+            ended = stages.run(chunk.touched(), merged)
+        for name, rows in ended.items():
+            for field, values in rows.fields.items():
+                merged.arrays[name][field][rows.ids] = values
     if program.ends_passes:
         for name, rows in end_pass(program.syncs, graph.tables, merged).rows.items():
             merged.arrays[name] |= rows.fields

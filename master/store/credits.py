@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from gridml.errors import UsageError
 from master.state.spans import Span
 from master.store.schema import read_fact
+from master.store.tick_rows import undo_ticks
 
 Ints = NDArray[np.int64]
 
@@ -204,6 +205,7 @@ def undo_credits(db: sqlite3.Connection, version: int, at_s: float, because: str
     db.execute("DELETE FROM versions WHERE version > ?", (version,))
     db.execute("DELETE FROM patches WHERE version > ?", (version,))
     db.execute("DELETE FROM spans")
+    undo_ticks(db, version)
     return Undone(version, sum(by_worker.values()), tuple(sorted(by_worker)))
 
 

@@ -46,12 +46,13 @@ from master.store.schema import (
     read_fact,
     read_since,
 )
+from master.store.tick_rows import TickRows
 
 _KEPT = "SELECT version, sha256, credited FROM versions WHERE kept"
 NO_METRICS = encode_checksummed({}).text  # marks an epoch that is never evaluated; NULL marks one still to be evaluated
 
 
-class Ledger(LedgerFile, WorkerRows):
+class Ledger(LedgerFile, WorkerRows, TickRows):
     """One run's ledger, open for writing by one master."""
 
     def __init__(self, path: Path, *, shared_disk: bool, create: bool = False, durable: bool = True) -> None:

@@ -115,8 +115,14 @@ def identity(spec: RunSpec) -> dict[str, Any]:
             "overlap": program.overlap,
             "placed": None if spec.placement is None else spec.placement.sha256,
             **{name: getattr(spec.settings, name) for name in FIXED},
+            **_ticks(program, graph),
         },
     }
+
+
+def _ticks(program: Program, graph: Graph) -> dict[str, Any]:
+    ticks = program.ticks(graph.tables[program.driving(graph)].count)
+    return {} if ticks is None else {"slack": program.slack, "parts": ticks.parts, "mini-batches": ticks.count}
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

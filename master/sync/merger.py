@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gridml.aggregates import Aggregate, Merge, MergeResult, RuleSet, TensorMerge, VertexState, kernels, rule_for
 from gridml.aggregates.base import same_bits
-from gridml.errors import ProgramError
+from gridml.errors import NotFiniteError, ProgramError
 from gridml.model.graph import Graph, Table
 from gridml.model.layers import tables_of
 from gridml.model.stages import GlobalSync
@@ -180,6 +180,17 @@ class Merger:
             for name, pushed, old in self._trained_tables(part, base):
                 self._contractions.add_table(worker, name, pushed, old, merge)
         return replace(merged, fast_forward=merge.fast_forward and self._holds(merged, part)), decision
+
+    def take_whole(self, part: ReplicaPart, base: Base, merge: Merge) -> Merged:
+        """Return the replica with a push that was judged before. The master's replica is unchanged. Raises
+        NotFiniteError if the result is not finite."""
+        merged = self._apply(PushMerge(part, base, merge))
+        if merged.not_finite is not None:
+            raise NotFiniteError(
+                f"{merged.not_finite} is not finite after the pushes of a tick were merged, each of which was. Let "
+                f"stages add smaller numbers, or declare the field as float64."
+            )
+        return merged
 
     def _minding(self, part: ReplicaPart) -> ReplicaPart:
         """Return the rows of a push, but only the fields whose rule depends on how strongly rows are pulled."""

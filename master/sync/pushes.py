@@ -38,6 +38,7 @@ from master.sync.merger import Merged, Merger
 from master.sync.pass_end import PassEnd
 from master.sync.recovery import Recovery
 from master.sync.rows import PendingReply
+from master.sync.tick_end import TickEnds
 from master.telemetry.worth import KeptTraining, kept_share
 from master.trust.trust import Trust
 
@@ -192,8 +193,11 @@ class Pushes:
         recovery: Recovery,
         events: Events,
         hook: Hook,
+        ticks: TickEnds | None = None,
     ) -> None:
+        """`ticks` holds pushes until their tick is complete; None: a push is merged as it arrives."""
         self._store = store
+        self._ticks = ticks
         self._recovery = recovery
         self._leases = leases
         self._merger = merger
@@ -236,7 +240,9 @@ class Pushes:
             text = f"{worker} pushed {push.vertices:,} vertices of lease {push.lease}, which had ended"
             self._events.record("late", {"worker": worker, "lease": push.lease, "vertices": push.vertices}, text)
             self._leases.reopen(lease, push.upto, worker)
-        others = ledger.credited - base_credit  # includes pushes of this group that were merged before
+        held = self._ticks is not None and self._ticks.holds
+        # Includes pushes of this group that were merged before.
+        others = self._ticks.others(push.base) if self._ticks is not None and held else ledger.credited - base_credit
         # A step that was taken under another pace than the worker was told last is averaged, which does no harm.
         added = push.added and push.vertices <= pending.record.assignment.max_added
         merge = Merge(self._version, push.base, push.vertices, others, max(1, self._leases.live), added)
@@ -267,13 +273,17 @@ class Pushes:
             clipped = f"the rule clipped the step of {_named(merged.clipped)}"
             self._record_altered(Alteration.CLIPPED, pending, clipped, now)
         # From here on the replica is changed; everything above could still refuse the push.
-        self._store.replica.put(merged.modules, merged.rows, self._version)
+        rows = pending.content.replica.rows
+        if self._ticks is not None:
+            pending.unmerged = self._ticks.take(lease, push, rows, base, self._version)
+        if not held:
+            self._store.replica.put(merged.modules, merged.rows, self._version)
+            pending.pushed, pending.as_pushed = taken_rows(rows, merged.rows)
+            pending.fast_forward = merged.fast_forward
         share = kept_share(merge.live, averages=self._merger.averages, added=added)
         self._kept.add(push.vertices, share)
         self._take_moments(pending, now, trusted=not decision.flagged)
-        pending.pushed, pending.as_pushed = taken_rows(pending.content.replica.rows, merged.rows)
         pending.release()
-        pending.fast_forward = merged.fast_forward
         logged = self._names.admitted(worker, push.logged, lambda text: self._events.record("warning", {}, text))
         ledger.credit(lease, push.upto, self._version, merge.staleness, now, logged)
         self._recovery.record_success(push)
@@ -393,6 +403,8 @@ class Pushes:
     def _commit(self, accepted: Sequence[Accepted], now: float) -> None:
         """Commit the version that was credited. Epochs that it completes are flushed and closed."""
         store, version = self._store, self._version
+        if self._ticks is not None:
+            self._ticks.merge(version, min(store.ledger.saved_versions))
         epochs = {push.lease.epoch for push in accepted}
         complete = store.ledger.epochs_to_close() if any(map(store.ledger.is_epoch_complete, epochs)) else []
         flushed = self._merger.flush(max(1, self._leases.live)) if complete else {}

@@ -73,6 +73,8 @@ class PendingReply:
     pushed: Touched = field(default_factory=dict)
     #: merged rows whose values in the replica are exactly the pushed values
     as_pushed: Touched = field(default_factory=dict)
+    #: rows of a push that is credited and not merged yet: the worker has its own values, the replica those before
+    unmerged: Touched = field(default_factory=dict)
     #: the new lease
     grant: LeaseState | None = None
     #: number of workers for which the worker's pace was chosen with this message; 0: it was not chosen yet
@@ -168,6 +170,7 @@ class RowSupply:
         named = {*sync.holds} if sync.push is None else {*sync.holds, sync.push.lease}
         as_pushed = pending.as_pushed if pending.verdict is Verdict.MERGED else {}
         rows.acknowledge(received, named, as_pushed, self._store.replica.version)
+        rows.known.discard(pending.unmerged)
 
     def _reach(self, lease: LeaseState, pending: PendingReply) -> int:
         """Return the position of a lease before which batches may begin after this reply. The worker counts on it: this
@@ -199,9 +202,10 @@ class RowSupply:
 
     @cached_property
     def _piecewise(self) -> bool:
-        """True if the rows that f needs for a range of vertices are known, because f reaches no rows from other local
-        vertices."""
-        return not self._spec.program.bsp and self._leases.epochs.components is None
+        """True if a lease's rows are sent piece by piece. False if a lease is one mini-batch, and if f reaches rows
+        from other local vertices, so that the rows of a range are unknown."""
+        epochs = self._leases.epochs
+        return not self._spec.program.bsp and epochs.components is None and epochs.ticks is None
 
     def _rows(self, lease: LeaseState) -> Touched:
         """Return all rows that a lease's chunk touches."""

@@ -1,0 +1,201 @@
+"""The end of a tick: the mini-batches of all parts are merged in the order of parts, then stages at the owner run.
+
+With slack 0, or stages at the owner, a push is credited when it arrives, and held in the ledger
+(`master.store.tick_rows`). The push that completes a tick is committed in one transaction with the merge of the whole
+tick. So a replica always has whole ticks, and depends neither on the number of workers nor on the order in which they
+push. With more slack a push is merged as it arrives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gridml.aggregates import Merge, VertexState
+from gridml.codegen.cache import module_of
+from gridml.codegen.interpreted import interpreted
+from gridml.codegen.kernel import Column, Kernel, kernel_of
+from gridml.codegen.line_map import explained
+from gridml.engine.stage_runner import read_only
+from gridml.errors import NotFiniteError
+from gridml.model.order import Touched, union
+from gridml.model.stages import ApplyStage, MiniBatch, Part
+from gridml.model.ticks import Ticks
+from gridml.model.vertex import VertexType
+from gridml.protocol.messages import Push
+from gridml.protocol.push import Ids, ReplicaPart, RowValues, VertexKey
+from master.state.lease_records import LeaseState
+from master.store.ledger import Ledger
+from master.store.replica import Replica
+from master.store.tick_rows import Tick, TickPush
+from master.store.versions import Base, ReplicaState
+from master.sync.merger import Merger
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class HeldBase:
+    """The rows of a held push in the version from which it was trained."""
+
+    began: Mapping[str, RowValues]
+    modules: Mapping[VertexKey, VertexState]
+
+    def rows(self, type_name: str, ids: Ids) -> dict[str, Array]:
+        """Return the fields of the push's rows of a type; `ids` are theirs."""
+        return {name: values.copy() for name, values in self.began[type_name].fields.items()}
+
+    def part(self, wanted: Mapping[str, Ids]) -> ReplicaPart:
+        return ReplicaPart({}, {name: RowValues(ids, self.rows(name, ids)) for name, ids in wanted.items()})
+
+
+@dataclass(frozen=True)
+class OwnerKernel:
+    """A stage at the owner, compiled or as plain Python."""
+
+    stage: ApplyStage
+    kernel: Kernel
+    call: Callable[..., Any]
+    file: str  #: of the generated module; "" for plain Python
+
+    @classmethod
+    def of(cls, stage: ApplyStage, *, exact: bool, plain: bool = False) -> OwnerKernel:
+        """Raises StageError for what cannot be compiled."""
+        kernel = kernel_of(stage, exact=exact)
+        if plain:
+            return cls(stage, kernel, interpreted(stage, kernel), "")
+        module = module_of(kernel.text, stage.name)
+        return cls(stage, kernel, module.kernel, str(module.__file__))
+
+
+@final
+class OwnerStages:
+    """The stages at the owner of one program. Raises StageError for what cannot be compiled."""
+
+    def __init__(self, batch: MiniBatch, types: Mapping[str, VertexType], *, plain: bool = False) -> None:
+        self._kernels = [OwnerKernel.of(each, exact=batch.exact, plain=plain) for each in batch.at_owner]
+        self._types = types
+        self._workspace: dict[tuple[str, str], Array] = {}  # scratch of contexts, by type and field
+
+    def run(self, touched: Touched, state: ReplicaState) -> dict[str, RowValues]:
+        """Return the rows that the stages change, by type; `touched` are those that they look at, and `state` is
+        unchanged. Raises NotFiniteError for NaN or infinity, StageError for what cannot be compiled."""
+        rows: dict[str, RowValues] = {}
+        for each in self._kernels:
+            for argument in each.stage.arguments:
+                of = argument.type
+                assert of is not None, "an apply takes no edge"
+                if of.name not in rows:
+                    one = np.zeros(1, np.int64) if argument.part is Part.CONTEXT else np.empty(0, np.int64)
+                    ids = touched.get(of.name, one)
+                    rows[of.name] = RowValues(ids, state.rows(of.name, ids))
+        for each in self._kernels:
+            self._call(each, rows)
+        for each in self._kernels:
+            of = self._types[each.stage.over.__name__]
+            for name in of.accumulators:
+                rows[of.name].fields[name][...] = 0
+        for type_name, changed in rows.items():
+            for name, values in changed.fields.items():
+                if not np.isfinite(values).all():
+                    stages = ", ".join(each.stage.name for each in self._kernels)
+                    raise NotFiniteError(
+                        f"{type_name}.{name} is not finite after a tick, and no worker could start from it. Check what "
+                        f"{stages} computes, and a smaller rate."
+                    )
+        return rows
+
+    def _call(self, each: OwnerKernel, rows: Mapping[str, RowValues]) -> None:
+        scanned = rows[self._types[each.stage.over.__name__].name]
+        columns = [self._column(column, rows) for column in each.kernel.columns]
+        arguments = [np.arange(len(scanned.ids)), *columns, *(number for _, number in each.kernel.numbers)]
+        if not each.file:
+            each.call(*arguments)
+            return
+        from numba.core.errors import NumbaError
+
+        try:
+            each.call(*arguments)
+        except NumbaError as error:
+            raise explained(error, each.file, each.kernel.lines, each.stage.name) from None
+
+    def _column(self, column: Column, rows: Mapping[str, RowValues]) -> Any:
+        access = column.access
+        assert access.type is not None, "an apply takes no edge"
+        if access.declared.travels:
+            values = rows[access.type.name].fields[access.name]
+        else:
+            empty = np.zeros((1, *access.declared.shape), access.declared.dtype)
+            values = self._workspace.setdefault((access.type.name, access.name), empty)
+        if column.is_number:
+            return values[0]
+        if access.argument.part is Part.CONTEXT and access.declared.shape:
+            values = values[0]
+        return values if column.is_written else read_only(values)
+
+
+@final
+class TickEnds:
+    """Records the ticks of one run, and holds their pushes until they are complete, if `holds`.
+
+    Methods must be called inside the ledger's transaction, whose new version is `version`.
+    """
+
+    def __init__(
+        self, ticks: Ticks, owner: OwnerStages, ledger: Ledger, replica: Replica, merger: Merger, *, holds: bool
+    ) -> None:
+        self.holds = holds
+        self._ticks = ticks
+        self._owner = owner
+        self._ledger = ledger
+        self._replica = replica
+        self._merger = merger
+        self._is_ready = False
+
+    def others(self, base: int) -> int:
+        """Return the vertices that were merged after version `base`."""
+        self._prepare()
+        return self._ledger.merged_since(base)
+
+    def take(self, lease: LeaseState, push: Push, rows: Mapping[str, RowValues], base: Base, version: int) -> Touched:
+        """Record a push that is credited now, with its rows and their `base` if it is held. Return the ids of the rows
+        that are held, by type."""
+        self._prepare()
+        part, tick = self._ticks.place(lease.start)
+        rows = dict(rows) if self.holds else {}
+        before = {name: RowValues(each.ids, base.rows(name, each.ids)) for name, each in rows.items()}
+        taken = TickPush(push.base, push.vertices, rows, before)
+        self._ledger.add_to_tick(Tick(lease.epoch, tick), part, taken, version, None if self.holds else version)
+        return {name: np.sort(each.ids) for name, each in rows.items()}
+
+    def merge(self, version: int, oldest: int) -> bool:
+        """Merge the ticks that are complete; return whether there is one. `oldest` is the oldest version that is kept.
+        Raises NotFiniteError if sums overflow."""
+        self._prepare()
+        whole = self._ledger.whole_ticks(self._ticks.parts)
+        for tick in whole:
+            self._merge(tick, version)
+            self._ledger.merged_tick(tick, version, oldest)
+        return bool(whole)
+
+    def _merge(self, tick: Tick, version: int) -> None:
+        done, pushes = 0, self._ledger.pushes_of(tick)
+        for push in pushes:
+            others = self._ledger.merged_since(push.base) + done
+            # The number of workers must not matter, so that of parts stands for it.
+            merge = Merge(version, push.base, push.vertices, others, self._ticks.parts)
+            base = HeldBase(push.began, self._replica.state.modules)
+            merged = self._merger.take_whole(ReplicaPart({}, push.trained), base, merge)
+            self._replica.put(merged.modules, merged.rows, version)
+            done += push.vertices
+        touched = union({name: each.ids for name, each in push.trained.items()} for push in pushes)
+        self._replica.put({}, self._owner.run(touched, self._replica.state), version)
+
+    def _prepare(self) -> None:
+        if not self._is_ready:
+            self._is_ready = True
+            self._ledger.keep_ticks()
