@@ -1,0 +1,207 @@
+"""Finite slack: no mini-batch begins before all parts are as far as its slack asks, and with slack 0 the result is the
+same, bit for bit, for any number of workers, whatever happens to machines, messages and masters."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chunk_model.families import Exponential
+from chunk_model.goodput import Costs
+from gridml.errors import ProgramError
+from gridml.model.loading import load
+from gridml.model.order import EpochOrder
+from gridml.model.ticks import Ticks
+from gridml.protocol import bundle
+from master.backends.script import Script, ScriptedLives, Steady
+from master.backends.simulated_plugin import SimulatedOptions
+from master.launch import resume
+from master.simulation.faulty_network import Chances
+from master.simulation.result import verify_credits
+from master.simulation.scenario import Absent, MachineSpeeds, Scenario, Storms
+from master.simulation.world import World, play_scenario
+from master.store.credits import rollback_points
+from master.store.reader import opened
+from master.store.settings import Settings
+from master.takeover import rollback
+from master.views.report import report
+from remote.stepped import Trainer
+from tests.support.effort import first
+
+PROGRAMS = Path(__file__).parents[1] / "programs"
+COSTS = Costs(exec_s=0.3, start_s=1.0, push_s=0.1, boot_s=1.0)
+FAULTS = Chances(lose=0.05, repeat=0.05, truncate=0.03, corrupt=0.03, delay_s=3.0)
+SLOW = MachineSpeeds(0.2, 4.0, 0.4)
+ENDINGS = {
+    "factors": ("size=16, exact=True", "size=16, exact=True, slack={}, parts=4"),
+    "slopes": ("slack=0, parts=4", "slack={}, parts=4"),
+    "topics": ("size=", "slack={}, parts=4, size="),
+}
+
+
+def written(folder: Path, name: str, slack: float) -> Path:
+    """Write a program of the tests with this slack, on 4 parts."""
+    before, after = ENDINGS[name]
+    text = (PROGRAMS / f"{name}.py").read_text()
+    assert before in text
+    path = folder / f"{name}.py"
+    path.write_text(text.replace(before, after.format("float('inf')" if slack == np.inf else slack)))
+    return path
+
+
+def troubled(workers: int, seed: int) -> Scenario:
+    """Machines that die, are slow or never come, a network that loses and damages messages, masters that die."""
+    lives = ScriptedLives(workers, Exponential(30.0), seed=seed, gap_s=2.0, grace_s=5.0)
+    script: Script = Storms(Absent(lives, 0.1, seed), 60.0, 0.5, seed)
+    return Scenario(script, COSTS, SLOW, FAULTS, crash_every_s=45.0, turn_s=0.5, limit_s=1e5, seed=seed)
+
+
+def play(file: Path, root: Path, scenario: Scenario, workers: int, spot_checks: float = 0.0) -> World:
+    settings = Settings(file, "simulated", workers, seed=1, spot_checks=spot_checks)
+    return play_scenario(settings, scenario, root, trainer=Trainer(file, COSTS, 1))
+
+
+def state(root: Path, *fields: str) -> dict[str, bytes]:
+    """Return the bytes of everything that a run has trained: the replica, and fields that came home."""
+    _, tensors = bundle.decode((root / "final.safetensors").read_bytes())
+    home = {name: np.load(root / "fields" / f"{name}.npy") for name in fields}
+    return {name: each.tobytes() for name, each in {**tensors, **home}.items()}
+
+
+HOME = {"factors": ["User.p"], "slopes": ["Sample.score"], "topics": ["Text:words.topic"]}
+
+
+@cache
+def quiet(folder: Path, name: str) -> dict[str, bytes]:
+    """Return the result of one worker that nothing happens to, with slack 0."""
+    own = folder / f"quiet-{name}"
+    own.mkdir()
+    file = written(own, name, 0)
+    play(file, own / "run", Scenario(Steady(1), COSTS), 1)
+    return state(own / "run", *HOME[name])
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("slack")
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+@pytest.mark.parametrize("workers", first(1, [4, 2]))
+def test_the_same_bits_for_any_number_of_workers(name: str, workers: int, shared: Path, tmp_path: Path) -> None:
+    play(written(tmp_path, name, 0), tmp_path / "run", Scenario(Steady(workers), COSTS, SLOW), workers)
+    assert state(tmp_path / "run", *HOME[name]) == quiet(shared, name)
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+@pytest.mark.parametrize("seed", first(1, [1, 2, 3]))
+def test_the_same_bits_whatever_dies(name: str, seed: int, shared: Path, tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    world = play(written(tmp_path, name, 0), root, troubled(5, seed), 5, spot_checks=0.2 * (seed % 2))
+    assert world.pool.tally.kills > 3 and world.masters > 1 and world.lost > 0
+    assert state(root, *HOME[name]) == quiet(shared, name)
+    check_ticks(root, 0)
+
+
+def check_ticks(root: Path, slack: float) -> tuple[int, int]:
+    """Check by the ledger that each mini-batch of each part was credited once, and began from a version that has all
+    ticks that its slack asks for. Return (mini-batches, the largest number of ticks that one was ahead of a part)."""
+    exact = verify_credits(root)
+    with opened(root) as ledger:
+        rows = ledger.execute("SELECT epoch, tick, part, base, merged, vertices FROM ticks").fetchall()
+    assert sum(row[-1] for row in rows) == exact.credited
+    parts, count = (1 + max(row[at] for row in rows) for at in (2, 1))
+    assert len(rows) == exact.finished * parts * count
+    merged = {(epoch, tick, part): version for epoch, tick, part, _, version, _ in rows}
+    ahead = 0
+    for epoch, tick, _, base, _, _ in rows:
+        there = [sum(merged[epoch, at, each] <= base for at in range(count)) for each in range(parts)]
+        assert min(there) >= tick - slack
+        ahead = max(ahead, tick - min(there))
+    return len(rows), ahead
+
+
+@pytest.mark.parametrize(("name", "slack"), [("factors", 2), ("topics", 1), ("slopes", 1)])
+def test_the_bound_holds_whatever_dies(name: str, slack: int, tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    world = play(written(tmp_path, name, slack), root, troubled(5, 3), 5)
+    assert world.pool.tally.kills > 3 and world.masters > 1
+    _, ahead = check_ticks(root, slack)
+    assert ahead == slack  # the bound is reached, so it is the bound that holds
+    for epoch in report(root).epochs:
+        assert (epoch.duplicated, epoch.lost) == (0, 0)
+
+
+def test_a_run_that_is_rolled_back_in_the_middle_of_a_tick_ends_with_the_same_bits(tmp_path: Path) -> None:
+    # Without fields that come home, which can go back no further than the last epoch.
+    text = (PROGRAMS / "slopes.py").read_text().replace("    sample.score = total\n", "")
+    file, root = tmp_path / "slopes.py", tmp_path / "run"
+    file.write_text(text.replace('array("float64", mutable=True)', 'array("float64")').replace("parts=4", "parts=3"))
+    play(file, root, Scenario(Steady(3), COSTS, SLOW), 3)
+    expected, halves = state(root), 0
+    for back in (1, 5, 8):
+        with opened(root) as ledger:
+            to = rollback_points(ledger)[back].version
+            halves += bool(ledger.execute("SELECT 1 FROM ticks WHERE version <= ? AND merged > ?", (to, to)).fetchone())
+        rollback(root, f"v{to}")
+        settings = Settings(file, "simulated", 3, seed=1, options=SimulatedOptions(None, None))
+        world = World(settings, Scenario(Steady(3), COSTS, seed=1), Trainer(file, COSTS, 1))
+        run = resume(root, world.environment(lambda topic, text, facts: None))
+        world.drive(run)
+        with run:
+            run.finish()
+        assert state(root) == expected
+        check_ticks(root, 0)
+    assert halves, "a tick was undone of which some parts' pushes were credited"
+
+
+def test_one_part_is_a_plain_loop_of_gradient_descent(tmp_path: Path) -> None:
+    file = tmp_path / "slopes.py"
+    file.write_text((PROGRAMS / "slopes.py").read_text().replace("parts=4", "parts=1"))
+    play(file, tmp_path / "run", Scenario(Steady(2), COSTS), 2)
+    program = load(file)
+    graph = program.graph()
+    edges, label = graph.tables["Sample"].edges["has"], graph.tables["Sample"].columns["label"]
+    w, rate, ends = np.zeros(40), 1.5, Ticks.of(360, 1, 30).ends.tolist()
+    for epoch in range(5):
+        order = EpochOrder(360, 1, epoch, "block")
+        for start, stop in zip([0, *ends], ends, strict=False):
+            slope, seen, reach = np.zeros(40), np.zeros(40), np.zeros(40)
+            for sample in order.vertices(start, stop).tolist():
+                at = slice(edges.offsets[sample], edges.offsets[sample + 1])
+                feature, x = edges.targets[at], edges.weight[at]
+                slope[feature] -= label[sample] * x / (1 + np.exp(label[sample] * (x @ w[feature])))
+                seen[feature] += 1
+                reach[feature] = np.maximum(reach[feature], np.abs(x))
+            own = seen > 0
+            w[own] -= rate * (slope[own] / seen[own] + 0.01 * w[own]) / np.maximum(1, reach[own])
+        rate *= 0.9
+    _, tensors = bundle.decode((tmp_path / "run" / "final.safetensors").read_bytes())
+    np.testing.assert_allclose(tensors["Feature/w"], w, rtol=1e-12, atol=1e-12)
+
+
+REFUSED: dict[str, tuple[str, str, str]] = {
+    "no slack": ("slack=0, ", "", "give MiniBatch a slack"),
+    "an exchange last": ("[score, slope, move]", "[score, move, slope]", "expected the stages at the owner last"),
+    "sums that nothing reads": ("[score, slope, move]", "[score, slope]", "is an accumulator that nothing reads"),
+    "half a mini-batch": ("slack=0", "slack=0.5", "expected a whole number of mini-batches"),
+    "negative": ("slack=0", "slack=-1", "expected a whole number of mini-batches"),
+    "no parts": ("parts=4", "parts=0", "expected a number from 1 to"),
+    "an accumulator written": ("    at.steps += 1", "    feature.slope += 1", "which move reads, and then is 0"),
+    "another type written": ("    at.steps += 1", "    at.rate = 0.0", "was written by an apply of another type"),
+    "a sum of a context read": ("    at.steps += 1", "    feature.w = at.loss", "was read before the pass has ended"),
+    "a sum read in an exchange": ("    feature.samples += 1", "    sample.score = feature.slope", "the tick has ended"),
+}
+
+
+@pytest.mark.parametrize("wrong", REFUSED)
+def test_what_is_refused(wrong: str, tmp_path: Path) -> None:
+    before, after, message = REFUSED[wrong]
+    text = (PROGRAMS / "slopes.py").read_text()
+    assert before in text
+    (tmp_path / "wrong.py").write_text(text.replace(before, after))
+    with pytest.raises(ProgramError, match=message):
+        play(tmp_path / "wrong.py", tmp_path / "run", Scenario(Steady(1), COSTS), 1)
