@@ -91,13 +91,13 @@ def wire(
     failures = Failures(store.ledger, leases, workers, mailboxes, events)
     moments = SharedMoments(spec.graph, workers, MomentsFile(directory.root / "moments"))
     driver, syncs = spec.program.shape.driver.__name__, spec.program.syncs
-    ticks = leases.epochs.ticks
-    # How strongly workers pull rows depends on their number, on which nothing depends in a program with ticks.
-    merger = Merger(spec.graph, store.replica, settings.workers, driver if ticks is None else None, syncs)
+    ticks, shape = leases.epochs.ticks, spec.program.shape
+    holds = isinstance(shape, Stages) and (shape.mini_batch.slack == 0 or bool(shape.mini_batch.at_owner))
+    # How strongly pushes pull rows is measured as they come, and whole ticks depend on no order of arrival.
+    merger = Merger(spec.graph, store.replica, settings.workers, None if holds else driver, syncs)
     tick_ends = None
-    if ticks is not None and isinstance(spec.program.shape, Stages):
-        owner = OwnerStages(spec.program.shape.mini_batch, spec.program.types())
-        holds = spec.program.slack == 0 or bool(spec.program.shape.mini_batch.at_owner)
+    if ticks is not None and isinstance(shape, Stages):
+        owner = OwnerStages(shape.mini_batch, spec.program.types())
         tick_ends = TickEnds(ticks, owner, store.ledger, store.replica, merger, holds=holds)
     due = sampler(settings.spot_checks, environment.chance)
     trust = Trust(store, leases, workers, events, merger.group_of, due)
