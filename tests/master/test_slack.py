@@ -135,6 +135,14 @@ def test_the_bound_holds_whatever_dies(name: str, slack: int, tmp_path: Path) ->
         assert (epoch.duplicated, epoch.lost) == (0, 0)
 
 
+def test_no_more_workers_are_asked_for_than_there_are_parts(tmp_path: Path) -> None:
+    play(written(tmp_path, "slopes", 0), tmp_path / "run", Scenario(Steady(6), COSTS), 6)
+    with opened(tmp_path / "run") as ledger:
+        (text,) = ledger.execute("SELECT text FROM events WHERE topic = 'asked'").fetchone()
+        (workers,) = ledger.execute("SELECT count(DISTINCT worker) FROM credits").fetchone()
+    assert text.startswith("4 workers are asked for, of 6 wanted: with slack a pass has 4 parts") and workers == 4
+
+
 def test_a_run_that_is_rolled_back_in_the_middle_of_a_tick_ends_with_the_same_bits(tmp_path: Path) -> None:
     # Without fields that come home, which can go back no further than the last epoch.
     text = (PROGRAMS / "slopes.py").read_text().replace("    sample.score = total\n", "")
