@@ -63,6 +63,17 @@ def test_killed_at_one_commit_point_after_another(points: list[str], programs: P
     assert_exact(root, programs)
 
 
+def test_killed_at_every_commit_point_of_a_tick(programs: Path, tmp_path: Path) -> None:
+    """With slack 0 a resumed run ends as one that nothing happened to, bit for bit."""
+    program, quiet, root = programs / "slopes.py", tmp_path / "quiet", tmp_path / "run"
+    assert drive(program, quiet) == 0
+    for number, point in enumerate(OFTEN):
+        assert drive(program, root, point, 3 + number % 4) == -signal.SIGKILL, point  # four pushes make a tick
+    assert drive(program, root) == 0
+    ends = [bundle.decode((each / "final.safetensors").read_bytes())[1] for each in (quiet, root)]
+    assert {name: each.tobytes() for name, each in ends[0].items()} == {n: e.tobytes() for n, e in ends[1].items()}
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_at_a_commit_point(point: str, programs: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ same, bit for bit, for any number of workers, whatever happens to machines, mess
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from gridml.model.ticks import Ticks
 from gridml.protocol import bundle
 from master.backends.script import Script, ScriptedLives, Steady
 from master.backends.simulated_plugin import SimulatedOptions
-from master.launch import resume
+from master.launch import resume, start
+from master.ports.environment import Environment
 from master.simulation.faulty_network import Chances
 from master.simulation.result import verify_credits
 from master.simulation.scenario import Absent, MachineSpeeds, Scenario, Storms
@@ -106,6 +108,19 @@ def test_the_same_bits_whatever_dies(name: str, seed: int, shared: Path, tmp_pat
     check_ticks(root, 0)
 
 
+@pytest.mark.real
+def test_real_workers_that_are_killed_end_with_the_bits_of_simulated_ones(
+    shared: Path, tmp_path: Path, pool: Callable[[Script | None], Environment]
+) -> None:
+    settings = Settings(written(tmp_path, "factors", 0), workers=2, seed=1)
+    script = ScriptedLives(2, Exponential(2.0), seed=3, grace_s=1.0)
+    with start(settings, tmp_path / "run", pool(script)) as run:
+        run.finish()
+    assert report(tmp_path / "run").kills
+    assert state(tmp_path / "run", *HOME["factors"]) == quiet(shared, "factors")
+    check_ticks(tmp_path / "run", 0)
+
+
 def check_ticks(root: Path, slack: float) -> tuple[int, int]:
     """Check by the ledger that each mini-batch of each part was credited once, and began from a version that has all
     ticks that its slack asks for. Return (mini-batches, the largest number of ticks that one was ahead of a part)."""
@@ -176,9 +191,9 @@ def test_one_part_is_a_plain_loop_of_gradient_descent(tmp_path: Path) -> None:
     w, rate, ends = np.zeros(40), 1.5, Ticks.of(360, 1, 30).ends.tolist()
     for epoch in range(5):
         order = EpochOrder(360, 1, epoch, "block")
-        for start, stop in zip([0, *ends], ends, strict=False):
+        for first_at, stop in zip([0, *ends], ends, strict=False):
             slope, seen, reach = np.zeros(40), np.zeros(40), np.zeros(40)
-            for sample in order.vertices(start, stop).tolist():
+            for sample in order.vertices(first_at, stop).tolist():
                 at = slice(edges.offsets[sample], edges.offsets[sample + 1])
                 feature, x = edges.targets[at], edges.weight[at]
                 slope[feature] -= label[sample] * x / (1 + np.exp(label[sample] * (x @ w[feature])))
