@@ -72,7 +72,8 @@ class Chunks:
         place = lease.epoch, lease.start, lease.stop
         untrained = self._epochs.untrained(lease.stop)
         chunk = _name(lease), lease.cut.sha256
-        batches = self._epochs.min_batch, untrained
+        fewest = self._epochs.min_batch if self._epochs.ticks is None else lease.stop - lease.start
+        batches = fewest, untrained
         return Lease(lease.id, lease.term, *place, *chunk, afresh, *batches, self._modules(lease))
 
     def _modules(self, lease: LeaseState) -> dict[str, list[int]] | None:

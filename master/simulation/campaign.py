@@ -25,7 +25,7 @@ from gridml.protocol.messages import MAX_PUSH_INTERVAL_S
 from master.backends.script import Replay, Script
 from master.simulation import cost_only_worker
 from master.simulation.faulty_network import Chances
-from master.simulation.result import verify_credits
+from master.simulation.result import verify_credits, verify_ticks
 from master.simulation.scenario import Absent, MachineSpeeds, ManyLives, Scenario, Storms
 from master.simulation.world import play_scenario
 from master.store.journal import Report
@@ -37,9 +37,9 @@ from master.views.console import PlainConsole
 from master.views.progress import read_progress
 from master.views.render import duration
 
-# Numbers of random streams, for scenarios, failing machines, hostile machines and spot checks. They are separate so
-# that a new kind of fault does not change the other draws of a seed.
-_DRAWN, _FAILING, _HOSTILITY, _CHECKED = 110, 111, 112, 113
+# Numbers of random streams, for scenarios, failing machines, hostile machines, spot checks and slack. They are separate
+# so that a new kind of fault does not change the other draws of a seed.
+_DRAWN, _FAILING, _HOSTILITY, _CHECKED, _WAITING = 110, 111, 112, 113, 114
 #: Minimum share of workers that live until their first push. With a smaller share, the master could end the run,
 #: because by chance too many workers in a row die before their first push.
 MIN_SHARE = 0.01
@@ -59,6 +59,15 @@ class DrawnLives:
 
 
 @dataclass(frozen=True)
+class DrawnTicks:
+    """How workers wait for one another within a pass, as in `gridml.MiniBatch`."""
+
+    slack: int
+    parts: int
+    size: int  # vertices of a mini-batch, of which no part is ever credited
+
+
+@dataclass(frozen=True)
 class DrawnRun:
     """The run drawn from a seed."""
 
@@ -71,6 +80,7 @@ class DrawnRun:
     push_every: int | None  # vertices; None: chosen by the master
     silent_s: float  # as in Settings
     spot_checks: float  # share of the pushes that are checked
+    ticks: DrawnTicks | None = None  # None: workers do not wait for one another
 
     def settings(self, program: Path, seed: int) -> Settings:
         return Settings(
@@ -122,14 +132,17 @@ def can_finish(run: DrawnRun) -> tuple[bool, str]:
     """
     costs, faults, lives = run.scenario.costs, run.scenario.faults or Chances(), run.lives
     sizes = [size for size in (run.chunk, run.push_every) if size is not None]
-    begin_s = costs.boot_s + costs.start_s + (run.chunk or 1) * costs.copy_s
+    chunk = run.chunk or 1 if run.ticks is None else run.ticks.size
+    begin_s = costs.boot_s + costs.start_s + chunk * costs.copy_s
     train_s = min(min(sizes, default=1) * costs.exec_s, MAX_PUSH_INTERVAL_S)
+    if run.ticks is not None:
+        train_s = run.ticks.size * costs.exec_s
     push_s = (costs.push_s or 0.0) + run.scenario.travel_s
     due_s = begin_s + train_s + push_s + faults.delay_s
     # Delays are uniform, so this is the share of the pushes that arrive within the grace period.
     in_time = min(1.0, max(0.0, lives.grace_s - push_s) / max(faults.delay_s, TICK_S))
     to_the_end = lives.law.survival(due_s) if train_s < run.silent_s else 0.0
-    warned = lives.graceful * in_time * lives.law.survival(begin_s)
+    warned = lives.graceful * in_time * lives.law.survival(begin_s) * (run.ticks is None)
     share = max(to_the_end, warned) if begin_s < run.silent_s else 0.0
     return share >= MIN_SHARE, (
         f"the first push takes {due_s:.3g} s, and a share of {to_the_end:.2g} of the lives lasts as long; {warned:.2g} "
@@ -192,7 +205,17 @@ def _draw(rng: np.random.Generator, seed: int) -> DrawnRun:
         push_every=[None, max(1, life // 8), max(1, life // 3), max(1, life // 3), 4 * life][int(rng.integers(5))],
         silent_s=life_s * float(rng.uniform(1, 6)),
         spot_checks=float(np.random.default_rng([seed, _CHECKED]).choice([0.0, 0.0, 0.02, 0.3])),
+        ticks=_ticks(seed, workers, life),
     )
+
+
+def _ticks(seed: int, workers: int, life: int) -> DrawnTicks | None:
+    """Draw how workers wait for one another, None in two thirds of the runs. `life` is a mean lifetime in vertices."""
+    rng = np.random.default_rng([seed, _WAITING])
+    if rng.random() >= 1 / 3:
+        return None
+    parts, size = rng.integers(workers // 2, 2 * workers), rng.integers(max(1, life // 20), max(2, life // 3))
+    return DrawnTicks(int(rng.choice([0, 0, 1, 3])), int(parts), int(size))
 
 
 def _hostility(seed: int) -> float:
@@ -271,13 +294,16 @@ def play_seed(seed: int, folder: Path | None = None) -> Played:
 
 def _played(drawn: DrawnRun, seed: int, root: Path) -> Played:
     program = root / "costs.py"
-    program.write_text(cost_only_worker.source(drawn.vertices, drawn.epochs))
+    ticks = () if drawn.ticks is None else astuple(drawn.ticks)
+    program.write_text(cost_only_worker.source(drawn.vertices, drawn.epochs, *ticks))
     run = root / "run"
     settings = drawn.settings(program, seed)
     world = play_scenario(settings, drawn.scenario, run, killed=lambda: verify_credits(run))
     exact, total = verify_credits(run), drawn.vertices * drawn.epochs
     if (exact.credited, exact.finished) != (total, drawn.epochs):
         raise LedgerError(f"{exact.credited} of {total} vertices are credited, in {exact.finished} finished epochs")
+    if drawn.ticks is not None:
+        verify_ticks(run, drawn.ticks.slack)
     tally = world.pool.tally
     return Played(
         runs=1,

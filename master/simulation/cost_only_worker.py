@@ -19,6 +19,7 @@ from gridml.carriers.base import BEGUN, LEFT
 from gridml.model.batch import Batch
 from gridml.model.graph import Graph
 from gridml.model.program import Program
+from gridml.model.stages import MiniBatch, exchange
 from gridml.model.update import update
 from gridml.model.vertex import Vertex, edge
 from gridml.protocol.codec import InProcessPayload, in_process_payload
@@ -155,7 +156,7 @@ class CostOnlyWorker:
                 wire.beat(action.lease.id, action.lease.start + stop)
                 if self._sync is not None and self._reply is None and now_s - self._sent_s > RESEND_S - self._vertex_s:
                     self._send_again()
-                state.handle(Trained(stop), now_s)
+                state.handle(Trained(stop, whole=stop >= action.lease.fewest), now_s)
             elif isinstance(action, TakeSnapshot):
                 yield busy_seconds(action, self._costs)
                 now_s = wire.now_s
@@ -220,8 +221,14 @@ def train(items: Batch[Item], network: Network) -> None:
     """Train nothing."""
 
 
-def program_of(vertices: int, epochs: int) -> Program:
-    """Return a program that trains `vertices` vertices for `epochs` epochs."""
+@exchange(over=Item)
+def look(item: Item, network: Network) -> None:
+    """Do nothing."""
+
+
+def program_of(vertices: int, epochs: int, slack: int | None = None, parts: int = 1, size: int = 1) -> Program:
+    """Return a program that trains `vertices` vertices for `epochs` epochs. With a `slack` it is a stage, on
+    mini-batches of `size` vertices in so many `parts`."""
 
     def graph() -> Graph:
         g = Graph()
@@ -229,13 +236,14 @@ def program_of(vertices: int, epochs: int) -> Program:
         g.add(Item, vertices, network=network)
         return g
 
-    return Program(graph, train, epochs=epochs, shuffle="none")
+    work = train if slack is None else [MiniBatch([look], size, slack, parts)]
+    return Program(graph, work, epochs=epochs, shuffle="none")
 
 
-def source(vertices: int, epochs: int) -> str:
-    """Return the text of a program file."""
+def source(*options: int) -> str:
+    """Return the text of a program file; `options` are those of `program_of`, in order."""
     return (
         '"""Vertices that only cost time, written by gridml simulate."""\n\n'
         "from master.simulation.cost_only_worker import program_of\n\n"
-        f"program = program_of({vertices}, {epochs})\n"
+        f"program = program_of({', '.join(map(str, options))})\n"
     )

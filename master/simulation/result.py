@@ -8,12 +8,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import sqlite3
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gridml.errors import LedgerError
 from master.simulation.world import World
@@ -123,6 +124,43 @@ def verify_credits(root: Path) -> VerifiedCredits:
     """
     with opened(root) as db:
         return _verified(db)
+
+
+class VerifiedTicks(NamedTuple):
+    """Counts of a ledger whose mini-batches are exact."""
+
+    mini_batches: int
+    ahead: int  # the largest number of ticks that a mini-batch was ahead of the slowest part when it began
+
+
+def verify_ticks(root: Path, slack: float) -> VerifiedTicks:
+    """Verify the mini-batches of the finished run in `root`, whose program has this slack.
+
+    In every epoch, each mini-batch of each part must be credited once, and no mini-batch of tick t may have begun from
+    a version that lacks any of tick t-slack-1. Raises LedgerError.
+    """
+    with opened(root) as db:
+        rows = db.execute("SELECT epoch, tick, part, base, merged, vertices FROM ticks").fetchall()
+        credited = dict(db.execute("SELECT epoch, credited FROM epochs"))
+    parts, count = (1 + max(row[at] for row in rows) for at in (2, 1))
+    versions: dict[int, list[list[int]]] = defaultdict(lambda: [[] for _ in range(count)])
+    for epoch, tick, _, _, merged, vertices in rows:
+        if merged is None:
+            raise LedgerError(f"epoch {epoch + 1}: a mini-batch of tick {tick + 1} is credited, and was never merged")
+        versions[epoch][tick].append(merged)
+        credited[epoch] -= vertices
+    for epoch, ticks in versions.items():
+        if any(len(merged) != parts for merged in ticks) or credited[epoch]:
+            raise LedgerError(f"epoch {epoch + 1}: a mini-batch is not there; {credited[epoch]} vertices are in none")
+    complete = {epoch: list(accumulate(map(max, ticks), max)) for epoch, ticks in versions.items()}
+    ahead = 0
+    for epoch, tick, part, base, _, _ in rows:
+        behind = tick - bisect_right(complete[epoch], base)
+        if behind > slack:
+            where = f"epoch {epoch + 1}: mini-batch {tick + 1} of part {part + 1}"
+            raise LedgerError(f"{where} began from version {base}, which has {tick - behind} whole ticks")
+        ahead = max(ahead, behind)
+    return VerifiedTicks(len(rows), ahead)
 
 
 def _verified(db: sqlite3.Connection) -> VerifiedCredits:

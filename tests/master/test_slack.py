@@ -22,7 +22,7 @@ from master.backends.simulated_plugin import SimulatedOptions
 from master.launch import resume, start
 from master.ports.environment import Environment
 from master.simulation.faulty_network import Chances
-from master.simulation.result import verify_credits
+from master.simulation.result import verify_ticks
 from master.simulation.scenario import Absent, MachineSpeeds, Scenario, Storms
 from master.simulation.world import World, play_scenario
 from master.store.credits import rollback_points
@@ -105,7 +105,7 @@ def test_the_same_bits_whatever_dies(name: str, seed: int, shared: Path, tmp_pat
     world = play(written(tmp_path, name, 0), root, troubled(5, seed), 5, spot_checks=0.2 * (seed % 2))
     assert world.pool.tally.kills > 3 and world.masters > 1 and world.lost > 0
     assert state(root, *HOME[name]) == quiet(shared, name)
-    check_ticks(root, 0)
+    verify_ticks(root, 0)
 
 
 @pytest.mark.real
@@ -118,25 +118,7 @@ def test_real_workers_that_are_killed_end_with_the_bits_of_simulated_ones(
         run.finish()
     assert report(tmp_path / "run").kills
     assert state(tmp_path / "run", *HOME["factors"]) == quiet(shared, "factors")
-    check_ticks(tmp_path / "run", 0)
-
-
-def check_ticks(root: Path, slack: float) -> tuple[int, int]:
-    """Check by the ledger that each mini-batch of each part was credited once, and began from a version that has all
-    ticks that its slack asks for. Return (mini-batches, the largest number of ticks that one was ahead of a part)."""
-    exact = verify_credits(root)
-    with opened(root) as ledger:
-        rows = ledger.execute("SELECT epoch, tick, part, base, merged, vertices FROM ticks").fetchall()
-    assert sum(row[-1] for row in rows) == exact.credited
-    parts, count = (1 + max(row[at] for row in rows) for at in (2, 1))
-    assert len(rows) == exact.finished * parts * count
-    merged = {(epoch, tick, part): version for epoch, tick, part, _, version, _ in rows}
-    ahead = 0
-    for epoch, tick, _, base, _, _ in rows:
-        there = [sum(merged[epoch, at, each] <= base for at in range(count)) for each in range(parts)]
-        assert min(there) >= tick - slack
-        ahead = max(ahead, tick - min(there))
-    return len(rows), ahead
+    verify_ticks(tmp_path / "run", 0)
 
 
 @pytest.mark.parametrize(("name", "slack"), [("factors", 2), ("topics", 1), ("slopes", 1)])
@@ -144,8 +126,7 @@ def test_the_bound_holds_whatever_dies(name: str, slack: int, tmp_path: Path) ->
     root = tmp_path / "run"
     world = play(written(tmp_path, name, slack), root, troubled(5, 3), 5)
     assert world.pool.tally.kills > 3 and world.masters > 1
-    _, ahead = check_ticks(root, slack)
-    assert ahead == slack  # the bound is reached, so it is the bound that holds
+    assert verify_ticks(root, slack).ahead == slack  # the bound is reached, so it is the bound that holds
     for epoch in report(root).epochs:
         assert (epoch.duplicated, epoch.lost) == (0, 0)
 
@@ -177,7 +158,7 @@ def test_a_run_that_is_rolled_back_in_the_middle_of_a_tick_ends_with_the_same_bi
         with run:
             run.finish()
         assert state(root) == expected
-        check_ticks(root, 0)
+        verify_ticks(root, 0)
     assert halves, "a tick was undone of which some parts' pushes were credited"
 
 
