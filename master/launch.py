@@ -15,11 +15,12 @@ from gridml.model.graph import Graph
 from gridml.model.loading import load, loaded
 from gridml.model.program import Program
 from gridml.model.stages import Stages
+from gridml.model.ticks import Ticks
 from gridml.protocol import bundle
 from gridml.protocol.foreign import remove
 from master.backends.registry import BACKENDS, read_settings
 from master.evaluation.metrics import first_chunk
-from master.leases.epochs import Epochs
+from master.leases.epochs import Epochs, leased_sizes
 from master.placing.placing import PlacementReport, place
 from master.ports.environment import Environment
 from master.run import MasterRun
@@ -31,7 +32,7 @@ from master.store.replica import Replica
 from master.store.rundir import EventFacts, MasterLock, RunDirectory, RunStatus, command
 from master.store.saved_program import Contents, SavedProgram, contents_of
 from master.store.saved_replica import InitializedReplica, initialize_from, read_initial_weights
-from master.store.settings import RunSettings, Settings, check_placement, copy_settings, write_settings
+from master.store.settings import RunSettings, Settings, SizeSettings, check_placement, copy_settings, write_settings
 from master.store.spec import FACT, RunSpec, SavedPlacement, identity, read_saved
 from master.store.versions import Versions, initial
 from master.sync.merger import Merger
@@ -120,6 +121,16 @@ def _open_ledger(directory: RunDirectory, environment: Environment) -> Iterator[
         raise
 
 
+def _record_ticks(ticks: Ticks, spec: RunSpec, settings: Settings, events: Events) -> None:
+    unused = leased_sizes(settings.part(SizeSettings), ticks)[1]
+    facts = {"slack": spec.program.slack, "parts": ticks.parts, "ticks": ticks.count, "size": ticks.largest}
+    text = (
+        f"a pass is {ticks.count:,} mini-batches of each of {ticks.parts:,} parts, of up to {ticks.largest:,} "
+        f"vertices, with slack {spec.program.slack:g}; each is a lease, and a push"
+    )
+    events.record("ticks", facts, f"{text}; {unused}" if unused else text)
+
+
 def _initial_replica(spec: RunSpec) -> InitializedReplica:
     """Return the replica before any training. Raises UsageError if the file of `init_from` does not fit."""
     state = initial(spec.graph, spec.settings.seed)
@@ -161,6 +172,8 @@ def _make_ledger(
             ledger.set("status", RunStatus.RUNNING)
             ledger.add_version(0, sha256, 0, now)
             epochs = Epochs(spec, ledger, settings.chunk)
+            if epochs.ticks is not None:
+                _record_ticks(epochs.ticks, spec, settings, events)
             ledger.set("driver", epochs.driver)
             ledger.set("total", epochs.total)
             epochs.open_first(now)

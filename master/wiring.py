@@ -11,6 +11,7 @@ from gridml.carriers.registry import CARRIERS
 from gridml.model.stages import Stages
 from master.evaluation.evaluator import Evaluator
 from master.fleet.fleet import Fleet, Workplace
+from master.leases.epochs import leased_sizes
 from master.leases.leases import Leases
 from master.ports.environment import Environment
 from master.ports.mailboxes import message_limits
@@ -74,7 +75,8 @@ def wire(
     `accepted` is called once the program is known to fit the run. Raises LedgerError, and the errors of the back end;
     the ledger stays open.
     """
-    sizes = settings.part(SizeSettings)
+    ticks = spec.program.ticks(spec.graph.tables[spec.program.driving(spec.graph)].count)
+    sizes, _ = leased_sizes(settings.part(SizeSettings), ticks)
     store = open_store(spec, directory, ledger, environment.clock(), durable=environment.durable)
     accepted()
     wall = environment.wall or environment.clock
@@ -91,7 +93,7 @@ def wire(
     failures = Failures(store.ledger, leases, workers, mailboxes, events)
     moments = SharedMoments(spec.graph, workers, MomentsFile(directory.root / "moments"))
     driver, syncs = spec.program.shape.driver.__name__, spec.program.syncs
-    ticks, shape = leases.epochs.ticks, spec.program.shape
+    shape = spec.program.shape
     holds = isinstance(shape, Stages) and (shape.mini_batch.slack == 0 or bool(shape.mini_batch.at_owner))
     # How strongly pushes pull rows is measured as they come, and whole ticks depend on no order of arrival.
     merger = Merger(spec.graph, store.replica, settings.workers, None if holds else driver, syncs)

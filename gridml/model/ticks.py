@@ -9,6 +9,7 @@ workers, so that a worker's death stops no clock: another worker trains the part
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -44,16 +45,25 @@ class Ticks:
     @property
     def borders(self) -> tuple[int, ...]:
         """The positions at which two parts meet."""
-        return tuple(self.ends[self.count - 1 : -1 : self.count].tolist())
+        return tuple(self._ends[self.count - 1 : -1 : self.count])
+
+    @property
+    def largest(self) -> int:
+        """Vertices of the largest mini-batch."""
+        return int(np.diff(self.ends, prepend=0).max())
 
     def place(self, position: int) -> tuple[int, int]:
         """Return (part, tick) of a position in the pass."""
-        number = int(np.searchsorted(self.ends, position, side="right"))
-        return number // self.count, number % self.count
+        return divmod(bisect_right(self._ends, position), self.count)
 
     def stop(self, position: int) -> int:
         """Return the end of the mini-batch that has a position."""
-        return int(self.ends[np.searchsorted(self.ends, position, side="right")])
+        return self._ends[bisect_right(self._ends, position)]
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        ends: list[int] = self.ends.tolist()  # bisect on a list takes a tenth of the time of numpy on an array
+        return ends
 
     def clocks(self, uncredited: Iterable[int]) -> list[int]:
         """Return how many mini-batches of each part are complete. `uncredited` are the starts of the ranges that are

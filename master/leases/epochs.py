@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -18,9 +18,10 @@ from gridml.errors import ProgramError
 from gridml.model.graph import components
 from gridml.model.order import EpochOrder
 from gridml.model.program import EarlyStopping
-from gridml.model.ticks import may_begin
+from gridml.model.ticks import Ticks, may_begin
 from master.state.spans import Span
 from master.store.ledger import Ledger
+from master.store.settings import SizeSettings
 from master.store.spec import RunSpec
 
 
@@ -155,6 +156,16 @@ class EarlyStopper:
 Ids = NDArray[np.int64]
 
 
+def leased_sizes(sizes: SizeSettings, ticks: Ticks | None) -> tuple[SizeSettings, str]:
+    """Return (the sizes that a run uses, what of `sizes` it does not use). With ticks a lease, and a push, is one
+    mini-batch."""
+    if ticks is None:
+        return sizes, ""
+    given = {"--chunk": sizes.chunk, "--push-every": sizes.push_every}
+    unused = " and ".join(f"{name} {value}" for name, value in given.items() if value is not None)
+    return replace(sizes, chunk=ticks.largest, push_every=ticks.largest), unused and f"{unused} not used"
+
+
 class Epochs:
     """Epochs of one run. Raises ProgramError if f has nothing to run on, or a component is larger than the `chunk` that
     the user chose."""
@@ -277,7 +288,7 @@ class Epochs:
         leased = [lease.upto for lease in self._ledger.leases if lease.epoch == epoch and lease.left]
         clocks = ticks.clocks([*(span.start for span in spans), *leased])
         found, why = [], f"epoch {epoch + 1} waits for the one before" if self._ledger.spans else "everything is leased"
-        for span in spans:
+        for span in spans:  # each begins where a part is, or behind a mini-batch that is leased
             part, tick = ticks.place(span.start)
             begins, reason = may_begin(clocks, part, tick, int(slack))
             found += [(tick, span.start, span)] if begins else []

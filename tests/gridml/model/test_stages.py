@@ -181,8 +181,9 @@ def of_user(user: User) -> None: ...
         (lambda: gridml.exchange(over=3), "exchange got over=3; expected the vertex type"),
         (lambda: gridml.exchange(over=User, when="p"), r"exchange got when='p'; .* one number, such as \['age'\]"),
         (lambda: gridml.apply(3, at="mirror"), "apply got 3; expected a vertex type"),
-        (lambda: gridml.apply(Item, at="owner"), "apply got at='owner'; expected 'mirror'"),
-        (lambda: program(gridml.apply(User, at="mirror")(of_user), learn), "of_user is applied to mirrors of User,"),
+        (lambda: gridml.apply(Item, at="home"), "apply got at='home'; expected 'owner' or 'mirror'"),  # type: ignore[arg-type]
+        (lambda: program(learn, gridml.apply(Item)(mirrors)), "mirrors is applied at the owner of Item, .* slack=0"),
+        (lambda: program(gridml.apply(User, at="mirror")(of_user), learn), "of_user is applied to User, which is local;"),
         (lambda: program(gridml.apply(Item, at="mirror")(of_tag), learn), "of_tag is applied to Item, and takes none"),
         (lambda: program(gridml.apply(Item, at="mirror")(mirrors)), "look at nothing; expected one local type"),
         (lambda: program(gridml.apply(At, at="mirror")(cool.function), learn), "to which no edge of User leads"),
@@ -191,9 +192,10 @@ def of_user(user: User) -> None: ...
         (lambda: gridml.MiniBatch([learn, cool], size=2), "MiniBatch got cool as a stage; .* behind the MiniBatch"),  # type: ignore[list-item]
         (lambda: gridml.MiniBatch([mirrors], size=2), "MiniBatch got mirrors as a stage; expected functions under"),  # type: ignore[list-item]
         (lambda: gridml.MiniBatch([learn], size=0), "MiniBatch got size=0; expected a number of vertices from 1 on"),
-        (lambda: gridml.MiniBatch([learn], size=2, slack=-1), "MiniBatch got slack=-1; expected a number"),
-        (lambda: gridml.MiniBatch([learn], size=2, slack=math.nan), "MiniBatch got slack=nan; expected a number"),
-        (lambda: gridml.MiniBatch([learn], size=2, slack=4), "MiniBatch got slack=4; workers do not wait"),
+        (lambda: gridml.MiniBatch([learn], size=2, slack=-1), "MiniBatch got slack=-1; expected a whole number"),
+        (lambda: gridml.MiniBatch([learn], size=2, slack=math.nan), "MiniBatch got slack=nan; expected a whole number"),
+        (lambda: gridml.MiniBatch([learn], size=2, slack=0.5), "MiniBatch got slack=0.5; expected a whole number"),
+        (lambda: gridml.MiniBatch([learn], size=2, parts=0), "MiniBatch got parts=0; expected a number from 1 to"),
         (lambda: gridml.MiniBatch([learn], size=2, exact=1), "MiniBatch got exact=1; expected True or False"),  # type: ignore[arg-type]
         (lambda: gridml.Program(graph, []), "Program got list as its update"),
         (lambda: gridml.Program(graph, [cool]), "Program got GlobalSync as its update"),

@@ -45,6 +45,7 @@ PROMISED: dict[str, set[str]] = {
     "best": {"epoch", "version", "goal", "value"},
     "stopping": {"epochs", "reason"},
     "totals": {"epoch", "totals"},
+    "ticks": {"slack", "parts", "ticks", "size"},
     "submitted": {"workers", "first", "last", "present", "asked"},
     "running": PLACE,
     **dict.fromkeys(("evicted", "lost"), ENDED),
