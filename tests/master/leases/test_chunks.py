@@ -34,7 +34,7 @@ def test_modules_are_named_where_there_are_several(networks: int, modules: objec
     graph = gridml.Graph()
     graph.add(Word, count=np.zeros(9, np.int64))
     graph.add(Network, networks)
-    spec, epochs = SimpleNamespace(graph=graph), SimpleNamespace(min_batch=1, untrained=lambda stop: 0)
+    spec, epochs = SimpleNamespace(graph=graph), SimpleNamespace(min_batch=1, ticks=None, untrained=lambda stop: 0)
     chunks = Chunks(cast(Any, spec), cast(Any, epochs), cast(Any, None), cast(Any, None), Path("carried"))
     touched = {"Word": np.arange(5), "Network": np.array([0, 2])[:networks]}
     lease = chunks.describe(LeaseState(1, 1, 0, 0, 10, 0, "w1", footprint=Footprint("ab", touched, {})))
@@ -45,7 +45,7 @@ def test_modules_are_named_where_there_are_several(networks: int, modules: objec
 def test_none_of_several_may_be_touched() -> None:
     graph = gridml.Graph()
     graph.add(Network, 2)
-    spec, epochs = SimpleNamespace(graph=graph), SimpleNamespace(min_batch=1, untrained=lambda stop: 0)
+    spec, epochs = SimpleNamespace(graph=graph), SimpleNamespace(min_batch=1, ticks=None, untrained=lambda stop: 0)
     chunks = Chunks(cast(Any, spec), cast(Any, epochs), cast(Any, None), cast(Any, None), Path("carried"))
     assert chunks.describe(LeaseState(1, 1, 0, 0, 10, 0, "w1", footprint=Footprint("ab", {}, {}))).modules == {}
 
