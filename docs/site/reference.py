@@ -53,7 +53,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
         "TensorMerge",
     ),
     "Data": ("datasets", "from_torch", "from_huggingface"),
-    "Running from Python": ("run", "submit", "launch", "simulate", "resume", "load", "Run", "Event"),
+    "Running from Python": ("run", "submit", "launch", "simulate", "resume", "load", "infer", "Run", "Event"),
 }
 _RULES = "Merge rules"
 CALLS: dict[str, Callable[[], list[Described]]] = {
