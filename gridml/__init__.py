@@ -49,10 +49,8 @@ if TYPE_CHECKING:
 # Names that are imported on first use, each with its module in `gridml.api`. They are not in `__all__`, because
 # `from gridml import *` must work on a worker, which has no master.
 _CALLS = dict.fromkeys(("Event", "Run", "load"), "handle")
-_CALLS |= dict.fromkeys(("launch", "resume", "run", "submit"), "run_calls") | {
-    "simulate": "simulating",
-    "infer": "inferring",
-}
+_CALLS |= dict.fromkeys(("launch", "resume", "run", "submit"), "run_calls")
+_CALLS |= {"simulate": "simulating", "infer": "inferring"}
 
 __all__ = [
     "Aggregate",

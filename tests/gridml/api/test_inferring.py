@@ -79,7 +79,7 @@ def test_a_damaged_file_is_told(tmp_path: Path, name: str) -> None:
     else:
         (path,) = run.run_dir.glob(name)
         damaged(path)
-    with pytest.raises(LedgerError, match="is damaged|is gone"):
+    with pytest.raises(LedgerError, match=r"is damaged|is gone"):
         gridml.load(run)
 
 
@@ -144,19 +144,23 @@ def test_the_topics_of_a_new_text(topics: gridml.Run) -> None:
     np.testing.assert_array_equal(found["Text.words.topic"], again["Text.words.topic"])
 
 
+def one_user(*csr: Any) -> dict[str, Any]:
+    return {"User": {"p": 0, "visits": 0, "rated": gridml.csr(*csr)}}
+
+
 @pytest.mark.parametrize(
     ("new", "said"),
     [
         ({}, "got no User vertices"),
         ({"Item": {"q": 0}}, "got Item; expected User, the type that the stages look at, and contexts .*: Shared"),
         ({"User": {"p": 0}}, r"graph\.add\(User, \.\.\.\) misses \['rated', 'visits'\]"),
-        ({"User": {"p": 0, "visits": 0, "rated": gridml.csr([0, 1], [60], [1.0])}}, "edge to Item 60, but there are 60"),
-        ({"User": {"p": 0, "visits": 0, "rated": gridml.csr([0, 1], [0], [np.nan])}}, "values that are not finite: User"),
-        ({"User": {"p": 0, "visits": 0, "rated": gridml.csr([0, 1], ["x"], [1.0])}}, "Item vertices have no texts as"),
-        ({"User": {"p": 0, "visits": 0, "rated": gridml.csr([0], [], [])}}, "the graph has no User vertices"),
+        (one_user([0, 1], [60], [1.0]), "edge to Item 60, but there are 60"),
+        (one_user([0, 1], [0], [np.nan]), "values that are not finite: User"),
+        (one_user([0, 1], ["x"], [1.0]), "Item vertices have no texts as"),
+        (one_user([0], [], []), "the graph has no User vertices"),
     ],
-    ids=["nothing", "replicated", "missing", "no_such_item", "nan", "no_ids", "empty"],
-)  # fmt: skip
+    ids=["nothing", "replicated", "missing", "no such item", "nan", "no ids", "empty"],
+)
 def test_what_does_not_fit(factors: gridml.Run, new: dict[str, Any], said: str) -> None:
     with pytest.raises(ProgramError, match=said):
         gridml.infer(factors, new, passes=1)
@@ -177,7 +181,7 @@ def test_an_unknown_word_is_named(topics: gridml.Run) -> None:
 def test_a_program_with_f_has_no_stages(tmp_path: Path) -> None:
     run = gridml.simulate(PROGRAMS / "tally.py", workers=1, cost=COSTS, run_dir=tmp_path / "run")
     assert load_program(PROGRAMS / "tally.py").shape
-    with pytest.raises(ProgramError, match="gridml.infer runs compiled stages, and the program has .*, an f"):
+    with pytest.raises(ProgramError, match=r"gridml\.infer runs compiled stages, and the program has .*, an f"):
         gridml.infer(run, {}, passes=1)
     with pytest.raises(UsageError, match="got passes=0; expected a whole number"):
         gridml.infer(run, {}, passes=0)
