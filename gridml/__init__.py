@@ -36,6 +36,7 @@ from gridml.model.update import update
 from gridml.model.vertex import Vertex, VertexId, array, edge, module
 
 if TYPE_CHECKING:
+    from gridml.api.graph_files import graph_from as graph_from
     from gridml.api.handle import Event as Event
     from gridml.api.handle import Run as Run
     from gridml.api.handle import load as load
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 # `from gridml import *` must work on a worker, which has no master.
 _CALLS = dict.fromkeys(("Event", "Run", "load"), "handle")
 _CALLS |= dict.fromkeys(("launch", "resume", "run", "submit"), "run_calls")
-_CALLS |= {"simulate": "simulating", "infer": "inferring"}
+_CALLS |= {"simulate": "simulating", "infer": "inferring", "graph_from": "graph_files"}
 
 __all__ = [
     "Aggregate",

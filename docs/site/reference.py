@@ -52,7 +52,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
         "Merge",
         "TensorMerge",
     ),
-    "Data": ("datasets", "from_torch", "from_huggingface"),
+    "Data": ("datasets", "graph_from", "from_torch", "from_huggingface"),
     "Running from Python": ("run", "submit", "launch", "simulate", "resume", "load", "infer", "Run", "Event"),
 }
 _RULES = "Merge rules"
