@@ -28,6 +28,7 @@ from gridml.protocol.foreign import map_array
 Array = NDArray[Any]
 ROW_IDS, COLUMN_IDS, LABELS, COUNTS = "row_ids.npy", "column_ids.npy", "labels.npy", "counts.json"
 _READERS: dict[str, Callable[..., EdgeReader]] = {"libsvm": Libsvm, "matrix-market": MatrixMarket, "edges": EdgeList}
+BLOCK_BYTES = 2 << 20  # of text, parsed together: what is found in it takes some 20 times the memory
 _VERSION = 1  # of the files below the cache; a change of their form changes it
 
 
@@ -93,7 +94,7 @@ def graph_from(
     path = Path(file)
     form = registry.format_of(path) if format is None else registry.find(format)
     dtype = None if weight is None else number_of(weight, "gridml.graph_from(..., weight=...)")
-    source = GraphSource(path)
+    source = GraphSource(path, block=BLOCK_BYTES)
     options = {"chosen": columns, "header": header, "delimiter": delimiter, "general": general}
     if form.name != "edges":
         if given := [name for name, value in options.items() if value not in (None, False)]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gridml.placement.files.edge_columns import COLUMN, ROW, VALUE, Side
 
 Array = NDArray[Any]
-BUCKET_RECORDS = 1 << 20  # sorted at once, or those of one row if they are more
+BUCKET_RECORDS = 1 << 18  # sorted at once, or those of one row if they are more
 MAX_BUCKETS = 256  # files that are open at once; beyond, buckets are larger
 _RECORDS = "records"
 OFFSETS, TARGETS, WEIGHT = "offsets.npy", "targets.npy", "weight.npy"

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from scipy.sparse import coo_array, save_npz
 
 import gridml
+from gridml.api import graph_files
 from gridml.api.graph_files import COUNTS, FileGraph
 from gridml.errors import GridmlError, UsageError
 from gridml.placement.files import grouping, scan_columns, source
@@ -72,7 +73,7 @@ def test_a_list_of_edges_is_what_a_plain_reader_reads(
     lines = [delimiter.join(map(str, edge)) for edge in edges]
     (folder / "edges.tsv").write_text("\n".join(lines) + "\n\n", encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(source, "BLOCK", 64)  # many blocks, and many buckets
+        patch.setattr(graph_files, "BLOCK_BYTES", 64)  # many blocks, and many buckets
         patch.setattr(source, "PIECE", 16)
         patch.setattr(grouping, "BUCKET_RECORDS", 7)
         patch.setattr(grouping, "MAX_BUCKETS", 5)
