@@ -113,7 +113,9 @@ def ratings(folder: Path) -> list[dict[str, Cell]]:
         new = {"User": {"bias": 0, "p": 0, "rated": rated}, "Shared": {"rate": RATE}}
         found, cpu_s = timed(runs["apart"], new, passes)
         of = error(apart, found["User.bias"], found["User.p"])
-        rows.append({"of": "ratings", "how": f"inferred, {passes} passes", "error": of, "CPU-s": cpu_s})
+        rows.append(
+            {"of": "ratings", "how": f"inferred, {passes} pass{'es' * (passes > 1)}", "error": of, "CPU-s": cpu_s}
+        )
     return rows
 
 
@@ -142,7 +144,7 @@ def topics(folder: Path) -> list[dict[str, Cell]]:
         theta /= theta.sum(1, keepdims=True)
         logs = [np.log(phi[held_out[at][1::2]] @ theta[at]) for at in range(len(held_out))]
         of = round(float(np.exp(-np.concatenate(logs).mean())), 1)
-        how = f"inferred, {passes} passes" + f", mean of {copies} copies" * (copies > 1)
+        how = f"inferred, {passes} pass{'es' * (passes > 1)}" + f", mean of {copies} copies" * (copies > 1)
         rows.append({"of": "topics", "how": how, "error": of, "CPU-s": cpu_s})
     return rows
 
