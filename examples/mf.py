@@ -1,7 +1,7 @@
 """Matrix factorisation of MovieLens: stages, compiled to machine code, go over every rating by stochastic gradient.
 
 Koren et al., "Matrix Factorization Techniques for Recommender Systems", 2009, equation 4. Users are local, and their
-factors come home with each push; items are replicated and averaged. Every tenth rating is held out.
+factors come home with each push; items are replicated and averaged. docs/mf.md explains it.
 """
 
 import numpy as np

@@ -36,9 +36,11 @@ from gridml.model.update import update
 from gridml.model.vertex import Vertex, VertexId, array, edge, module
 
 if TYPE_CHECKING:
+    from gridml.api.graph_files import graph_from as graph_from
     from gridml.api.handle import Event as Event
     from gridml.api.handle import Run as Run
     from gridml.api.handle import load as load
+    from gridml.api.inferring import infer as infer
     from gridml.api.run_calls import launch as launch
     from gridml.api.run_calls import resume as resume
     from gridml.api.run_calls import run as run
@@ -48,7 +50,8 @@ if TYPE_CHECKING:
 # Names that are imported on first use, each with its module in `gridml.api`. They are not in `__all__`, because
 # `from gridml import *` must work on a worker, which has no master.
 _CALLS = dict.fromkeys(("Event", "Run", "load"), "handle")
-_CALLS |= dict.fromkeys(("launch", "resume", "run", "submit"), "run_calls") | {"simulate": "simulating"}
+_CALLS |= dict.fromkeys(("launch", "resume", "run", "submit"), "run_calls")
+_CALLS |= {"simulate": "simulating", "infer": "inferring", "graph_from": "graph_files"}
 
 __all__ = [
     "Aggregate",

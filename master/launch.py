@@ -28,6 +28,7 @@ from master.scaling import REQUESTED, log_averaging, log_settings, useful_worker
 from master.store.diagnosis import translate_errors
 from master.store.journal import Events
 from master.store.ledger import Ledger
+from master.store.local_arrays import IDS_SHA256, save_ids
 from master.store.replica import Replica
 from master.store.rundir import EventFacts, MasterLock, RunDirectory, RunStatus, command
 from master.store.saved_program import Contents, SavedProgram, contents_of
@@ -165,6 +166,7 @@ def _make_ledger(
         merger = Merger(spec.graph, replica)
         merger.add_buffers(initialized.state)
         sha256 = replica.start(initialized.state)
+        ids_sha256 = save_ids(spec.graph, directory, durable=environment.durable)
         with ledger.transaction():
             ledger.set("identity", identity(spec))
             ledger.set("settings", write_settings(directory, settings))
@@ -176,6 +178,8 @@ def _make_ledger(
                 _record_ticks(epochs.ticks, spec, settings, events)
             ledger.set("driver", epochs.driver)
             ledger.set("total", epochs.total)
+            if ids_sha256 is not None:
+                ledger.set(IDS_SHA256, ids_sha256)
             epochs.open_first(now)
             if placed is not None:
                 _record_placement(placed, spec, ledger, events)

@@ -52,8 +52,8 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
         "Merge",
         "TensorMerge",
     ),
-    "Data": ("datasets", "from_torch", "from_huggingface"),
-    "Running from Python": ("run", "submit", "launch", "simulate", "resume", "load", "Run", "Event"),
+    "Data": ("datasets", "graph_from", "from_torch", "from_huggingface"),
+    "Running from Python": ("run", "submit", "launch", "simulate", "resume", "load", "infer", "Run", "Event"),
 }
 _RULES = "Merge rules"
 CALLS: dict[str, Callable[[], list[Described]]] = {

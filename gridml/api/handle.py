@@ -190,22 +190,25 @@ def load(run: Run | str | os.PathLike[str], which: str | int | None = None) -> d
     the type has several vertices. A state dict has the keys of the module's own `state_dict()`, including tied weights,
     so that a module from the factory accepts the state dict in `load_state_dict(strict=True)`. For a compiled module
     the keys begin with `_orig_mod.`, as in torch. Array fields are numpy arrays of shape (vertices, *shape), under
-    "Word.count". All tensors and arrays are copies.
+    "Word.count"; row i is that of vertex i, as `Graph.add` counted them. If vertices were added with ids of their own,
+    these are under "Word.ids", in the same order: int64, or texts. All tensors and arrays are copies.
+
+    With "final", the fields of local vertices that f or stages changed are arrays under "User.p" (vertices, *shape),
+    and those of edges under "Document.words.topic" (edges, *shape), in the order of the edges that `Graph.add` was
+    given. A run keeps them as they are now, so earlier replicas come without them.
 
     The SHA-256 of the replica's file is checked against the ledger. Raises LedgerError if the SHA-256 differs or there
     is no run; RunError if the run has no such replica yet; UsageError for a version that is not available, and if both
     `run` and `which` name a version; and the errors of loading the run's copy of the program.
     """
-    from master.store.saved_replica import FINAL, read_replica, replica_named
+    from master.store.local_arrays import read_local
+    from master.store.saved_replica import FINAL, read_replica
 
     check_guarded("gridml.load")
-    path, of_text = (run.run_dir, None) if isinstance(run, Run) else replica_named(os.fspath(run))
-    if of_text is not None and which is not None:
-        raise UsageError(f"gridml.load got {os.fspath(run)!r} and which={which!r}; expected only one of the two.")
-    root = Run(path).run_dir
-    chosen = which if of_text is None else of_text
-    tensors = read_replica(root, FINAL if chosen is None else chosen).tensors
+    root, chosen = replica_of("gridml.load", run, which)
+    tensors = read_replica(root, chosen).tensors
     arrays = {name.replace("/", "."): tensor for name, tensor in tensors.items() if module_key(name) is None}
+    arrays |= read_local(root, fields=chosen == FINAL)
     by_type: dict[str, set[int]] = {}
     for name in tensors:
         if (key := module_key(name)) is not None:
@@ -213,19 +216,31 @@ def load(run: Run | str | os.PathLike[str], which: str | int | None = None) -> d
     if not by_type:  # only modules need the program, and loading it runs the user's code
         return arrays
     with user_traceback_shown(), restored_process_state():
-        program = _program_of(root)
+        program, _ = program_of(root)
         states = [state for name in by_type for state in _states(program, name, sorted(by_type[name]), tensors).items()]
     return {**dict(states), **arrays}
 
 
-def _program_of(root: Path) -> Program:
-    """Return the program of a run, from the run's own copy if it has one."""
+def replica_of(call: str, run: Run | str | os.PathLike[str], which: str | int | None) -> tuple[Path, str | int]:
+    """Return (run directory, which of its replicas) of the arguments of a call. Raises UsageError if both name a
+    replica, LedgerError if there is no run."""
+    from master.store.saved_replica import FINAL, replica_named
+
+    path, of_text = (run.run_dir, None) if isinstance(run, Run) else replica_named(os.fspath(run))
+    if of_text is not None and which is not None:
+        raise UsageError(f"{call} got {os.fspath(run)!r} and which={which!r}; expected only one of the two.")
+    chosen = which if of_text is None else of_text
+    return Run(path).run_dir, FINAL if chosen is None else chosen
+
+
+def program_of(root: Path) -> tuple[Program, Path]:
+    """Return (the program of a run, from the run's own copy if it has one, its original file)."""
     from master.backends.registry import current_settings
     from master.store.rundir import RunDirectory
 
     file = current_settings(root).program
     kept = RunDirectory(root).saved_program(file)  # the program as it was trained; the original may have changed since
-    return load_program(kept.program, file) if kept.program.is_file() else load_program(file)
+    return (load_program(kept.program, file) if kept.program.is_file() else load_program(file)), file
 
 
 def _states(program: Program, type_name: str, indices: list[int], tensors: Mapping[str, Array]) -> dict[str, Any]:

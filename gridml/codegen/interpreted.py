@@ -124,9 +124,9 @@ class Draws:
         return np.float64((z ^ z >> 31) >> 11) * np.float64(2.0**-53)
 
 
-def interpreted(stage: ExchangeStage | ApplyStage, kernel: Kernel) -> Callable[..., Any]:
-    """Return a function that is called like the kernel of a stage, and runs its Python."""
-    fields = checked(stage)
+def interpreted(stage: ExchangeStage | ApplyStage, kernel: Kernel, *, holds: bool = False) -> Callable[..., Any]:
+    """Return a function that is called like the kernel of a stage, and runs its Python. `holds` as in `kernel_of`."""
+    fields = checked(stage, holds=holds)
     dtype = fields.float_dtype(column.access for column in kernel.columns)
     draws = Draws()
     function = _function(fields.code, fields, dtype, draws)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from gridml.codegen.held import held
 from gridml.codegen.rewrite import PlainRewriter, StageRewriter, listed, narrowed
 from gridml.codegen.stage_code import Access, Code, Fields, check_nodes, own_functions
 from gridml.model.stage_fields import accumulator
@@ -64,19 +65,21 @@ class Kernel:
     draws: bool = False  #: two more arguments follow the range: a seed, and the ids of the scanned vertices
 
 
-def kernel_of(stage: ExchangeStage | ApplyStage, *, exact: bool = False) -> Kernel:
-    """Return the kernel of a stage. Raises StageError, at the user's line, for what cannot be compiled."""
-    return _Writer(stage, exact=exact).kernel()
+def kernel_of(stage: ExchangeStage | ApplyStage, *, exact: bool = False, holds: bool = False) -> Kernel:
+    """Return the kernel of a stage. With `holds` it leaves the replica as it is (`gridml.codegen.held`). Raises
+    StageError, at the user's line, for what cannot be compiled."""
+    return _Writer(stage, exact=exact, holds=holds).kernel()
 
 
-def checked(stage: ExchangeStage | ApplyStage) -> Fields:
+def checked(stage: ExchangeStage | ApplyStage, *, holds: bool = False) -> Fields:
     """Check the code of a stage, and return its fields. Raises StageError."""
     code = Code.of(stage.function)
     check_nodes(code, code.body, returns=False)
     for node in (each for statement in code.body for each in ast.walk(statement)):
         if isinstance(node, ast.For | ast.While):
             _check_returns(code, node)
-    return Fields(stage, code)
+    fields = Fields(stage, code)
+    return held(fields) if holds else fields
 
 
 def _check_returns(code: Code, loop: ast.For | ast.While) -> None:
@@ -89,9 +92,9 @@ def _check_returns(code: Code, loop: ast.For | ast.While) -> None:
 
 
 class _Writer:
-    def __init__(self, stage: ExchangeStage | ApplyStage, *, exact: bool) -> None:
+    def __init__(self, stage: ExchangeStage | ApplyStage, *, exact: bool, holds: bool) -> None:
         self._stage = stage
-        self._fields = checked(stage)
+        self._fields = checked(stage, holds=holds)
         self._code = self._fields.code
         self._exact = exact
         self._text: list[str] = []

@@ -59,12 +59,19 @@ class Engine:
     """Runs f on one replica, which has every replicated vertex that the engine's chunks touch."""
 
     def __init__(
-        self, program: Program, device: Device | None = None, *, trial: bool = False, plain: bool = False
+        self,
+        program: Program,
+        device: Device | None = None,
+        *,
+        trial: bool = False,
+        plain: bool = False,
+        holds: bool = False,
     ) -> None:
-        """`plain`: run stages as plain Python (`gridml.codegen.interpreted`)."""
+        """`plain`: run stages as plain Python (`gridml.codegen.interpreted`). `holds`: stages leave the replica as it
+        is (`gridml.codegen.held`)."""
         self.program = program
         shape = program.shape
-        self._stages = stages_of(shape, plain=plain) if isinstance(shape, Stages) else []
+        self._stages = stages_of(shape, plain=plain, holds=holds) if isinstance(shape, Stages) else []
         self._trial = trial  # True in `gridml check`, which makes comparisons that are too slow for a run
         self.device = device or Device()
         self._types = program.types()

@@ -64,14 +64,14 @@ class CompiledStage:
         return [column for column in self.kernel.columns if column.logs]
 
 
-def stages_of(stages: Stages, *, plain: bool = False) -> list[CompiledStage]:
-    """Return the stages of a mini-batch, compiled when they first run. `plain`: as plain Python. Raises StageError for
-    what cannot be compiled."""
+def stages_of(stages: Stages, *, plain: bool = False, holds: bool = False) -> list[CompiledStage]:
+    """Return the stages of a mini-batch, compiled when they first run. `plain`: as plain Python; `holds`: they leave
+    the replica as it is. Raises StageError for what cannot be compiled."""
     made = []
     for stage in stages.mini_batch.on_workers:
-        kernel = kernel_of(stage, exact=stages.mini_batch.exact)
+        kernel = kernel_of(stage, exact=stages.mini_batch.exact, holds=holds)
         if plain:
-            made.append(CompiledStage(stage, kernel, interpreted(stage, kernel), ""))
+            made.append(CompiledStage(stage, kernel, interpreted(stage, kernel, holds=holds), ""))
         else:
             module = module_of(kernel.text, stage.name)
             made.append(CompiledStage(stage, kernel, module.kernel, str(module.__file__)))

@@ -126,7 +126,14 @@ class Rows:
 
     def write(self, name: str, at: int, value: Any) -> None:
         self.check_writable(name)
-        self.fields[name][at] = value
+        column = self.fields[name]
+        try:
+            column[at] = value
+        except ValueError as error:
+            raise ProgramError(
+                f"{self.vertex_type.name}.{name} got {type(value).__name__} of shape {np.shape(value)}; declared is "
+                f"{column.dtype} of shape {column.shape[1:]}, and a field keeps its shape. {error}."
+            ) from error
         self.dirty[at] = True
         if (name, at) in self._lent:
             tensor, now = self._lent[name, at][0], self.fields[name][at]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["empty", "put", "search", "size", "take"]
+__all__ = ["draw", "empty", "put", "search", "size", "take", "weigh"]
 
 
 def empty(counts: Any) -> None:
@@ -50,6 +50,22 @@ def take(counts: Any, number: Any) -> None:
         counts[2, counts[0, place]] = place + 1
         counts[2, number] = 0
         counts[2, last] = end
+
+
+def weigh(counts: Any, weights: Any, sums: Any) -> Any:
+    """Write into `sums` the running sums of count times weight, `weights[number]`, over the numbers that there are.
+    Return the last, their total; 0 without numbers."""
+    total = 0.0 * weights[0]
+    for place in range(size(counts)):
+        total += counts[1, place] * weights[counts[0, place]]
+        sums[place] = total
+    return total
+
+
+def draw(counts: Any, sums: Any, x: Any) -> Any:
+    """Return the number at which the running sums of `weigh` first exceed x: one drawn in proportion to count times
+    weight, if x is uniform from 0 to the total."""
+    return counts[0, search(sums, size(counts), x)]
 
 
 def search(sums: Any, count: Any, x: Any) -> Any:

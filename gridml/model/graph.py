@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from gridml.errors import ProgramError
 from gridml.model.order import Units
+from gridml.model.own_ids import OwnIds, joined_ids, own_ids, positions
 from gridml.model.ragged import Ragged, array_digest, converted
 from gridml.model.shared import SharedColumn, shared_column
 from gridml.model.vertex import Vertex, VertexType, array, describe, edge
@@ -84,19 +85,20 @@ class Edges:
         return hashlib.sha256(f"{form} {arrays}".encode()).hexdigest()
 
 
-def csr(offsets: Array, targets: Array, weight: Array | None = None, **fields: Array) -> Edges:
+def csr(offsets: Any, targets: Any, weight: Any = None, **fields: Any) -> Edges:
     """Make edges: vertex i has the targets `targets[offsets[i]:offsets[i+1]]`, with `weight` (m,) and further `fields`
-    (m, *shape) in the same order, as in `topic=topic`.
+    (m, *shape) in the same order, as in `topic=topic`. A number is that of all edges. Targets are numbers of vertices,
+    or texts: ids that the targets were added with.
 
     Raises ProgramError for offsets that do not start at 0, that decrease, or that do not end at len(targets).
     """
     offsets, targets = _array("the offsets of csr", offsets), _array("the targets of csr", targets)
     if targets.ndim == 1 and not len(targets):
         targets = targets.astype(np.int64)  # numpy makes an empty list float64
-    if offsets.dtype.kind not in "iu" or targets.dtype.kind not in "iu" or targets.ndim != 1:
+    if offsets.dtype.kind not in "iu" or targets.dtype.kind not in "iuU" or targets.ndim != 1:
         raise ProgramError(
             f"csr got {offsets.dtype} offsets and {targets.dtype} targets of shape {targets.shape}; expected integers, "
-            f"the targets as one array (m,)."
+            f"the targets as one array (m,) of integers, or of texts that are ids of vertices."
         )
     offsets = np.asarray(offsets, np.int64)
     covers = offsets.ndim == 1 and len(offsets) > 0 and offsets[0] == 0 and offsets[-1] == len(targets)
@@ -105,11 +107,13 @@ def csr(offsets: Array, targets: Array, weight: Array | None = None, **fields: A
             f"csr got offsets that do not describe {len(targets)} targets; expected a non-decreasing array "
             f"from 0 to {len(targets)}, one longer than the number of vertices."
         )
+    weight = np.full(len(targets), weight) if _is_number(weight) else weight
     weight = None if weight is None else _array("the weights of csr", weight)
     if weight is not None and weight.shape != targets.shape:
         raise ProgramError(
             f"csr got weights of shape {weight.shape} for {len(targets):,} targets; give one number for each edge."
         )
+    fields = {name: np.full(len(targets), each) if _is_number(each) else each for name, each in fields.items()}
     columns = {name: _array(f"the field {name} of csr", values) for name, values in fields.items()}
     wrong = next((name for name, column in columns.items() if column.shape[:1] != targets.shape), None)
     if wrong is not None:
@@ -129,6 +133,7 @@ class Table:
     edges: dict[str, Edges] = field(default_factory=dict)
     ragged: dict[str, Ragged] = field(default_factory=dict)
     shared: dict[str, SharedColumn] = field(default_factory=dict)  #: the columns that workers read from a file
+    ids: OwnIds | None = None  #: the user's own ids (count,); None: vertices are known by their numbers
 
 
 class Graph:
@@ -137,7 +142,7 @@ class Graph:
     def __init__(self) -> None:
         self.tables: dict[str, Table] = {}
 
-    def add(self, cls: type[Vertex], count: int | None = None, /, **values: Any) -> VertexSet:
+    def add(self, cls: type[Vertex], count: int | None = None, /, *, ids: Any = None, **values: Any) -> VertexSet:
         """Add vertices of `cls`: one array (count, *shape) per array field, and targets per edge field.
 
         A field of differing length takes a list with an array for each vertex, or a `Ragged`. A string field takes a
@@ -146,7 +151,11 @@ class Graph:
         A number is that of all vertices, in every element. An accumulator may be left out: it begins as 0.
 
         The targets of an edge field are an int array (count,) or (count, k), `csr(...)`, or a VertexSet. If the set has
-        one vertex, all edges lead to it; if it has `count` vertices, vertex i has an edge to the set's i-th vertex.
+        one vertex, all edges lead to it; if it has `count` vertices, vertex i has an edge to the set's i-th vertex. If
+        the target type was added with texts as ids, an array of such texts takes the place of the int array.
+
+        `ids` (count,) are the user's own ids of the vertices, whole numbers or texts, all different. A run keeps them,
+        and `gridml.load` returns them.
 
         `count` is by default the length of the first array. For a type without arrays it is the number of vertices in
         the first edge field that determines one, otherwise 1. Adding vertices to a type again copies its arrays. Raises
@@ -184,6 +193,9 @@ class Graph:
         ragged = {name: each.column(vertex_type.name, values[name]) for name, each in vertex_type.ragged.items()}
         lengths = {name: len(column) for name, column in columns.items()}
         lengths |= {name: len(column) for name, column in ragged.items()}
+        own = None if ids is None else own_ids(vertex_type.name, _array(f"the ids of {vertex_type.name}", ids))
+        if own is not None:
+            lengths["ids"] = len(own)
         if count is not None:
             lengths["count"] = int(count)
         if len(set(lengths.values())) > 1:
@@ -200,7 +212,10 @@ class Graph:
             each = vertex_type.arrays[name]
             one = converted(f"{vertex_type.name}.{name}", _number_in(number, each.dtype), each.dtype)
             columns[name] = np.broadcast_to(one, (added, *each.shape)).copy()
-        edges = {name: _edges(vertex_type, name, values[name], added) for name in vertex_type.edges}
+        edges = {
+            name: _edges(vertex_type, name, self._named(vertex_type, name, values[name]), added)
+            for name in vertex_type.edges
+        }
         shared = [name for name, each in vertex_type.arrays.items() if each.shared]
         if table.count and shared:
             raise ProgramError(
@@ -211,10 +226,23 @@ class Graph:
             columns = {name: np.concatenate([table.columns[name], column]) for name, column in columns.items()}
             edges = {name: _join(table.edges[name], e) for name, e in edges.items()}
             ragged = {name: table.ragged[name].then(column) for name, column in ragged.items()}
+            own = joined_ids(vertex_type.name, table.ids, own)
+        table.ids = own
         table.columns, table.edges, table.ragged = columns, edges, ragged
         table.shared = {name: shared_column(f"{vertex_type.name}.{name}", columns[name]) for name in shared}
         table.count += added
         return VertexSet(cls, table.count - added, table.count)
+
+    def _named(self, vertex_type: VertexType, name: str, value: Any) -> Any:
+        """Return the targets of an edge field by their numbers, if they are given by their own ids."""
+        field = f"{vertex_type.name}.{name}"
+        targets = value.targets if isinstance(value, Edges) else None if isinstance(value, VertexSet) else value
+        if targets is None or (values := _array(field, targets)).dtype.kind != "U":
+            return value
+        target = describe(vertex_type.target(name)).name
+        table = self.tables.get(target)
+        found = positions(field, target, None if table is None else table.ids, values.reshape(-1))
+        return replace(value, targets=found) if isinstance(value, Edges) else found.reshape(values.shape)
 
     def reach(self, source: str, context: VertexType) -> None:
         """Give every `source` vertex an edge to the one vertex of `context`, for stages: chunks then have it, and
@@ -299,7 +327,8 @@ class Graph:
         of_fields = {f"{t.type.name}.{n}": array_digest(c) for t in self.tables.values() for n, c in t.columns.items()}
         of_edges = {f"{t.type.name}.{n}": edges.digest() for t in self.tables.values() for n, edges in t.edges.items()}
         of_ragged = {f"{t.type.name}.{n}": c.digest() for t in self.tables.values() for n, c in t.ragged.items()}
-        return dict(sorted({**of_fields, **of_ragged, **of_edges}.items()))
+        of_ids = {f"{t.type.name}.ids": array_digest(t.ids) for t in self.tables.values() if t.ids is not None}
+        return dict(sorted({**of_fields, **of_ragged, **of_edges, **of_ids}.items()))
 
 
 def _array(name: str, value: Any) -> Array:

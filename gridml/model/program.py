@@ -336,10 +336,17 @@ class Program:
                 graph.reach(driver, of)
 
     def driving(self, graph: Graph) -> str:
-        """Return the name of the type that f runs on. Raises ProgramError if the graph has no such vertices."""
+        """Return the name of the type that f runs on. Raises ProgramError if the graph has no such vertices, or none of
+        a replicated type that these reach."""
         driver = self.shape.driver.__name__
         if driver not in graph.tables or not graph.tables[driver].count:
             raise ProgramError(f"the graph has no {driver} vertices; f has nothing to run on. Add them in graph().")
+        for of in self.types().values():
+            if of.replicated and not of.modules and of.name in graph.tables and not graph.tables[of.name].count:
+                raise ProgramError(
+                    f"the graph has no {of.name} vertices, and {driver} needs some: an empty vocabulary, or none left "
+                    f"by a filter? Check what graph() adds as {of.name}."
+                )
         return driver
 
     def _evaluated(self) -> dict[str, type[Vertex]]:

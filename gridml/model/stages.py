@@ -405,7 +405,15 @@ class Stages(Shape):
                 raise ProgramError(
                     f"{each.name} is applied to {each.over.__name__}, to which no edge of {scanned.name} leads."
                 )
-        _ = self.types
+        for name, of in self.types.items():
+            for field in of.edges:
+                other = describe(of.target(field))
+                if other.name != name and name in reachable(other.cls):
+                    raise ProgramError(
+                        f"{name} and {other.name} lead to each other ({name}.{field}, and back from {other.name}), a "
+                        f"cycle of types; stages look at edges from one local type to replicated ones. Leave one of "
+                        f"these edges out, or copy what is read along it into fields of {name}."
+                    )
 
     def _check_owner(self) -> None:
         """Raise ProgramError if sums are not complete where they are read, or are read nowhere."""

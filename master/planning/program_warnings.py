@@ -35,26 +35,35 @@ def nonfinite_fields(graph: Graph) -> Iterator[str]:
     once."""
     for table in graph.tables.values():
         for name, edges in table.edges.items():
-            if edges.weight is not None and edges.weight.dtype.kind == "f" and not np.isfinite(edges.weight).all():
-                wrong = np.flatnonzero(~np.isfinite(edges.weight))
-                yield (
-                    f"{table.type.name}.{name} has NaN or infinity as the weight of {len(wrong):,} of "
-                    f"{len(edges.weight):,} edges, first of edge {wrong[0]:,}; what that makes is refused if not finite"
-                )
+            weight = {} if edges.weight is None else {"the weight": edges.weight}
+            for what, values in {**weight, **edges.fields}.items():
+                count, first = _nonfinite(values)
+                if count:
+                    yield (
+                        f"{table.type.name}.{name} has NaN or infinity as {what} of {count:,} of {len(values):,} "
+                        f"edges, first of edge {first:,}; what that makes is refused if not finite"
+                    )
         for name, column in table.columns.items():
-            if column.dtype.kind != "f" or not column.size:
-                continue
-            rows, count, first = max(1, _AT_ONCE * len(column) // column.size), 0, -1
-            for start in range(0, len(column), rows):
-                part = column[start : start + rows]
-                wrong = np.flatnonzero(~np.isfinite(part.reshape(len(part), -1)).all(1))
-                first = start + int(wrong[0]) if first < 0 and len(wrong) else first
-                count += len(wrong)
+            count, first = _nonfinite(column)
             if count:
                 yield (
                     f"{table.type.name}.{name} holds NaN or infinity in {count:,} of {len(column):,} vertices, first "
                     f"in {table.type.name} {first:,}; what f makes of that is refused where it is not finite"
                 )
+
+
+def _nonfinite(column: Array) -> tuple[int, int]:
+    """Return (number of rows with NaN or infinity, the first of them), reading a bounded part at a time."""
+    count, first = 0, -1
+    if column.dtype.kind != "f" or not column.size:
+        return count, first
+    rows = max(1, _AT_ONCE * len(column) // column.size)
+    for start in range(0, len(column), rows):
+        part = column[start : start + rows]
+        wrong = np.flatnonzero(~np.isfinite(part.reshape(len(part), -1)).all(1))
+        first = start + int(wrong[0]) if first < 0 and len(wrong) else first
+        count += len(wrong)
+    return count, first
 
 
 MIN_VERTICES = 100  # with fewer vertices, one worker is enough, so connected vertices do no harm

@@ -85,6 +85,8 @@ class RunDirectory:
     settings_copy = _Path("settings.backup.json")
     versions = _Path("versions")
     fields = _Path("fields")
+    #: the user's own ids of vertices, if there are any
+    ids = _Path("ids.safetensors")
     logs = _Path("logs")
     events = _Path("events.log")
     final = _Path("final.safetensors")
@@ -218,6 +220,7 @@ versions/            the master replica, one file per version (safetensors). A f
 placement.safetensors  the part of each vertex, if vertices are placed
 fields/              fields of local vertices that f changed: their current values (Type.field.npy), their values at the
                      end of the last epoch (Type.field@version.npy), and patches with the changes since then
+ids.safetensors      the ids that the program gave vertices, as numbers or UTF-8
 first.safetensors    the initial values that a Python call gave to the run
 final.safetensors    the trained replica, once the run has ended
 best.safetensors     the replica with the best value of a metric, if the program keeps one

@@ -101,6 +101,42 @@ IN_README: list[tuple[str, Callable[[], tuple[float, ...]]]] = [
 ]
 
 
+def inferred(*hows: str) -> tuple[float, ...]:
+    return tuple(cell("inference", "error", how=how) for how in hows)
+
+
+def from_file(*columns: str) -> tuple[float, ...]:
+    return tuple(cell("graph_files", each, how="graph_from", edges=64_000_000) for each in columns)
+
+
+IN_OTHERS: list[tuple[str, str, Callable[[], tuple[float, ...]]]] = [
+    (
+        "docs/mf.md",
+        r"with an RMSE of ([\d.]+); .* part of the training it is ([\d.]+), .* film alone ([\d.]+) .* ten \(([\d.]+)\)",
+        lambda: inferred("inferred, 10 passes", "together", "mean and bias of the item", "inferred, 100 passes"),
+    ),
+    (
+        "docs/lda.md",
+        r"maximisation \| (\d+) \| .* draw after 20 passes \| (\d+) \| .* 50 copies after 20 passes \| (\d+) \|",
+        lambda: inferred(
+            "expectation and maximisation", "inferred, 20 passes", "inferred, 20 passes, mean of 50 copies"
+        ),
+    ),
+    (
+        "docs/data.md",
+        r"Reading 64 million ratings, a file of ([\d,]+) MB in random order, took (\d+) MB .* and (\d+) CPU-s",
+        lambda: tuple(
+            cell("graph_files", each, how="graph_from", edges=64_000_000) for each in ("file MB", "peak MB", "CPU-s")
+        ),
+    ),
+    (
+        "docs/results.md",
+        r"reads 64 million ratings, ([\d,]+) MB of text, in (\d+) MB of memory",
+        lambda: from_file("file MB", "peak MB"),
+    ),
+]
+
+
 def prose(page: str) -> str:
     return " ".join((ROOT / page).read_text(encoding="utf-8").split())
 
@@ -113,7 +149,7 @@ def same(said: str, measured: float) -> bool:
 
 @pytest.mark.parametrize(
     ("page", "pattern", "measured"),
-    [("docs/results.md", *figure) for figure in FIGURES] + [("README.md", *figure) for figure in IN_README],
+    [("docs/results.md", *figure) for figure in FIGURES] + [("README.md", *figure) for figure in IN_README] + IN_OTHERS,
 )
 def test_a_page_says_what_was_measured(page: str, pattern: str, measured: Callable[[], tuple[float, ...]]) -> None:
     found = re.search(pattern, prose(page))

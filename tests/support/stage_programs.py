@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 from gridml.codegen.kernel import Kernel, kernel_of
 from gridml.model.loading import load
@@ -96,3 +99,13 @@ def kernel_in(path: Path) -> Kernel:
 def line_of(path: Path, text: str) -> int:
     """Return the number of the first line of a file that has a text."""
     return next(n for n, line in enumerate(path.read_text().splitlines(), 1) if text in line)
+
+
+def module_in(path: Path) -> ModuleType:
+    """Return the module of a program's file, with its functions."""
+    spec = importlib.util.spec_from_file_location(f"program_of_tests_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module

@@ -206,6 +206,7 @@ class GraphSource:
 
     path: Path
     watch: Watch = unwatched  #: called with the progress of reading
+    block: int | None = None  #: bytes of text that are parsed together; None: BLOCK
 
     def wrong(self, what: str, line: int | None = None) -> UsageError:
         """Return an error about the file, or about one of its lines, counted from 1."""
@@ -223,7 +224,7 @@ class GraphSource:
         before, gathered = 0, bytearray()
         for piece in self._text():
             gathered += piece
-            if len(gathered) >= BLOCK and b"\n" in piece:
+            if len(gathered) >= (BLOCK if self.block is None else self.block) and b"\n" in piece:
                 cut = len(gathered) - len(piece) + piece.rfind(b"\n") + 1
                 block = TextBlock(np.frombuffer(bytes(gathered[:cut]), np.uint8), before)
                 before += int(np.count_nonzero(block.text == _NEWLINE))

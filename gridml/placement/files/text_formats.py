@@ -100,7 +100,7 @@ def read_matrix_market(source: GraphSource) -> Bipartite:
     for block in source.blocks():
         begin = 0
         if not block.before:
-            values, symmetric = _kind(source, block)
+            values, symmetric = matrix_kind(source, block)
         if size is None:
             begin, size = size_line(source, block, begin, (3,), _SIZE)
             if size is None:
@@ -128,7 +128,7 @@ def read_matrix_market(source: GraphSource) -> Bipartite:
     return Bipartite.from_edges(u, v, (size[0], size[1]))
 
 
-def _kind(source: GraphSource, block: TextBlock) -> tuple[int, bool]:
+def matrix_kind(source: GraphSource, block: TextBlock) -> tuple[int, bool]:
     """Parse the first line: return the number of values per entry, and True if the matrix is symmetric."""
     line = bytes(block.text[: scan.past_line(block.text, 0)])
     words = [block.shown(word).lower() for word in line.split()[:6]]

@@ -23,11 +23,11 @@ from tests.support.stage_programs import EDGE, Write, line_of
 Found = dict[str, NDArray[np.generic]]
 
 
-def trained(path: Path, *, plain: bool) -> Found:
+def trained(path: Path, *, plain: bool, holds: bool = False) -> Found:
     """Train a chunk of all users in mini-batches of 5, and return every field that can change, by name."""
     program = load(path)
     graph = program.build(path)
-    engine, chunk = Engine(program, plain=plain), first_chunk(program, graph, 20)
+    engine, chunk = Engine(program, plain=plain, holds=holds), first_chunk(program, graph, 20)
     engine.begin(chunk)
     engine.restart(initial(graph, 0).part(chunk.touched()))
     for start in range(0, 20, 5):
@@ -36,8 +36,8 @@ def trained(path: Path, *, plain: bool) -> Found:
     return {f"{name}.{field}": values for name, each in rows.items() for field, values in each.fields.items()}
 
 
-def check_alike(path: Path, *moved: str) -> Found:
-    compiled, plain = (trained(path, plain=plain) for plain in (False, True))
+def check_alike(path: Path, *moved: str, holds: bool = False) -> Found:
+    compiled, plain = (trained(path, plain=plain, holds=holds) for plain in (False, True))
     untouched = trained_by_nothing(path)
     for name in compiled:
         assert compiled[name].tobytes() == plain[name].tobytes(), name
@@ -110,6 +110,24 @@ def test_more_changes_than_a_log_holds_at_first(write: Write) -> None:
     path = write("for n in range(700):\n    at.count[n % SIZE] += 1")
     edges = len(load(path).build(path).tables["User"].edges["rated"].targets)
     assert found["At.count"].sum() == 700 * edges + 3
+
+
+HELD = """unused0, item.q[0] = item.q[0], rating.weight
+if rating.weight > 0:
+    item.q[1] += gridml.uniform()
+at.count[0] += 1
+at.total += rating.weight
+at.worst = max(at.worst, rating.weight)
+at.hold[0] = unused0
+user.bias += item.q[0] + item.q[1] + at.hold[0] + gridml.uniform()"""
+
+
+def test_with_the_replica_held_only_local_fields_change(write: Write) -> None:
+    path = write(HELD)
+    held = check_alike(path, "User.bias", holds=True)
+    assert held["User.bias"].tobytes() != trained(path, plain=False)["User.bias"].tobytes()
+    path = write(HELD.replace("item.q[0], rating.weight", "item.q[0], 1").replace("item.q[1] +=", "at.hold[1] +="))
+    assert held["User.bias"].tobytes() == check_alike(path, "User.bias", holds=True)["User.bias"].tobytes()
 
 
 def test_vertices_without_the_field_of_when_are_left_out(write: Write) -> None:
