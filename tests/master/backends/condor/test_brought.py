@@ -7,8 +7,10 @@ import platform
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,11 +22,14 @@ from master.backends.condor.options import CondorOptions
 from master.backends.condor.submit_description import LAUNCHER, description, prepare
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
+from pools import pool
 from pools.pool import Pool
-from pools.submitted import LIMIT_S
+from pools.release import NoCondor
+from pools.submitted import Submitted
 from tests.support.bare_python import bare_python
 
 PROGRAMS = Path(__file__).parents[3] / "programs"
+EPOCHS = 20
 STAGES, PLAIN = PROGRAMS / "topics.py", PROGRAMS / "slow_count.py"
 
 
@@ -110,23 +115,36 @@ def test_one_message_names_numba_and_says_what_to_do(directory: RunDirectory, tm
     assert "_dispatcher" in line and brought.archive_name() in line and "--container-image" in line
 
 
+@pytest.fixture
+def firewalled(tmp_path: Path) -> Iterator[Pool]:
+    try:
+        there = pool.firewalled(tmp_path / "pool", workers=2, subnet=83)
+    except NoCondor as why:
+        pytest.skip(str(why))
+    yield there
+    pool.take_down(there)
+
+
 @pytest.mark.real
-def test_topics_on_machines_without_numba(condor_pool: Pool, tmp_path: Path) -> None:
-    """Jobs whose Python has numpy alone. Counts are those recounted from the topics that came home."""
-    root, bare = tmp_path / "run", bare_python(tmp_path / "bare")
-    asked = ["submit", str(STAGES), "--foreground", "--workers", "2", "--request-memory", "256MB", "--json"]
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "gridml", *asked, "--python", str(bare), "--run-dir", str(root)],
-        env=condor_pool.environment(), capture_output=True, text=True, timeout=LIMIT_S, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
-    report = next(each["report"] for line in done.stdout.splitlines() if "report" in (each := json.loads(line)))
-    assert [(e["credited"], e["duplicated"], e["lost"]) for e in report["epochs"]] == [(120, 0, 0)] * 5
-    module: dict[str, object] = {}
+def test_topics_on_firewalled_machines_without_numba_that_are_evicted(firewalled: Pool, tmp_path: Path) -> None:
+    """Each vertex of each pass is credited once, and counts are those recounted from the topics that came home."""
+    root, options = tmp_path / "run", ("--epochs", str(EPOCHS), "--chunk", "20")
+    python = str(bare_python(tmp_path / "bare"))
+    run = Submitted(firewalled, root, "--python", python, *options, workers=2, program=STAGES)
+    for evicted, how in enumerate(((), ("-fast",), ())):
+        run.wait(lambda now, goal=evicted * EPOCHS * 30: int(str(now["all_credited"])) > goal, "more credits")  # type: ignore[misc]
+        for job in run.jobs():
+            firewalled.tool("condor_vacate_job", *how, job.split()[0])
+    run.wait(lambda now: now["status"] == "finished", "the end of the run")
+    report = json.loads(run.gridml("report", str(root), "--json"))
+    assert report["kills"] > 0
+    assert [(e["credited"], e["duplicated"], e["lost"]) for e in report["epochs"]] == [(120, 0, 0)] * EPOCHS
+    module: dict[str, Any] = {}
     exec(STAGES.read_text(), module)
-    offsets, words = module["tokens"]()  # type: ignore[operator]
+    offsets, words = module["tokens"]()
     count = np.zeros((50, 8), np.int64)
     np.add.at(count, (words, np.load(root / "fields" / "Text:words.topic.npy")), 1)
+    assert set(np.load(root / "fields" / "Text:words.visits.npy").tolist()) == {EPOCHS}
     _, final = bundle.decode((root / "final.safetensors").read_bytes())
     np.testing.assert_array_equal(final["Word/count"], count)
     assert report["epochs"][-1]["metrics"] == {"counted": int(offsets[-1]), "apart": 0}
