@@ -10,6 +10,8 @@ A bundle holds tensors by name, without nesting. Their names:
     @rows/Type                    ids (n,) of rows of a replicated type; all fields of the rows follow as Type/field
     @ids/Type                     ids (n,) of local vertices; the fields that f changed follow as Type/field
     Type/field                    (n, *shape), a field of the rows in `@rows/Type` or `@ids/Type`
+    @changed/PART/Type/field      counts, elements and steps of a field of the rows in `@rows/Type`, of which only the
+                                  changed elements travel (`gridml.protocol.changes`)
 
 Ids are int32 if they fit, else int64. This module checks the structure; the master checks the values against the graph.
 """
@@ -24,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.protocol import bundle
+from gridml.protocol.changes import PARTS, ChangedElements
 from gridml.protocol.compression import BFLOAT16, FORMATS, TensorStep, bfloat16, from_bfloat16
 from gridml.protocol.foreign import MAX_NAME_CHARS, printable
 
@@ -33,7 +36,7 @@ VertexKey = tuple[str, int]  # (type name, index), as in a VertexId
 ModuleTensors = Mapping[str, Array]  # of one module vertex, by full tensor name
 
 MAX_TENSOR_NAME_CHARS = 1_000
-_ROWS, _IDS, _SHORT, _MOMENTS = "@rows/", "@ids/", f"@{BFLOAT16}/", "@moments/"
+_ROWS, _IDS, _SHORT, _MOMENTS, _CHANGED = "@rows/", "@ids/", f"@{BFLOAT16}/", "@moments/", "@changed/"
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ class ReplicaPart:
 
 
 Steps = Mapping[VertexKey, Mapping[str, TensorStep]]  # of module vertices, by full tensor name
+Changes = Mapping[str, Mapping[str, ChangedElements]]  # of rows, by type name and field
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,7 @@ class PushContent:
     replica: ReplicaPart = field(default_factory=ReplicaPart)  # trained tensors and rows that are sent by value
     fields: Fields = field(default_factory=dict)  # changed fields of local vertices
     steps: Steps = field(default_factory=dict)  # trained tensors that are sent as compressed steps
+    changes: Changes = field(default_factory=dict)  # fields of the rows in `replica` of which changed elements are sent
 
 
 NOTHING = PushContent()  # the content of a sync without a push
@@ -100,7 +105,13 @@ def module_key(name: str) -> VertexKey | None:
 def encode(content: PushContent) -> dict[str, Array]:
     """Return the named tensors of a push."""
     steps = {f"@{s.form.name}/{name}": s.codes for vertex in content.steps.values() for name, s in vertex.items()}
-    return {**encode_replica(content.replica), **_encode_rows(_IDS, content.fields), **steps}
+    changes = {
+        f"{_CHANGED}{part}/{type_name}/{name}": values
+        for type_name, fields in content.changes.items()
+        for name, changed in fields.items()
+        for part, values in changed.parts.items()
+    }
+    return {**encode_replica(content.replica), **_encode_rows(_IDS, content.fields), **steps, **changes}
 
 
 def encode_replica(part: ReplicaPart) -> dict[str, Array]:
@@ -128,6 +139,7 @@ def decode(tensors: Mapping[str, Array]) -> PushContent:
     fields: dict[str, dict[str, Array]] = {}
     steps: dict[VertexKey, dict[str, TensorStep]] = {}
     moments: dict[str, Array] = {}
+    changed: dict[str, dict[str, Array]] = {}  # by "Type/field": the parts
     for name, tensor in tensors.items():
         if len(name) > MAX_TENSOR_NAME_CHARS or not name.isprintable():  # error messages quote names
             raise ValueError(f"a tensor is called {printable(repr(name), MAX_NAME_CHARS)}; expected a name that prints")
@@ -136,6 +148,9 @@ def decode(tensors: Mapping[str, Array]) -> PushContent:
             ids[prefix][name.removeprefix(prefix)] = tensor
         elif name.startswith(_MOMENTS):
             moments[_moment(name, tensor)] = tensor
+        elif name.startswith(_CHANGED):
+            part, _, whole = name.removeprefix(_CHANGED).partition("/")
+            changed.setdefault(whole, {})[part] = tensor
         elif name.startswith("@"):
             vertex, whole, step = _step(name, tensor)
             if steps.setdefault(vertex, {}).setdefault(whole, step) is not step or whole in tensors:
@@ -154,7 +169,27 @@ def decode(tensors: Mapping[str, Array]) -> PushContent:
         {type_name: _row_values(type_name, at, fields.get(type_name, {})) for type_name, at in ids[prefix].items()}
         for prefix in (_ROWS, _IDS)
     )
-    return PushContent(ReplicaPart(modules, rows, moments=moments), local, steps)
+    return PushContent(ReplicaPart(modules, rows, moments=moments), local, steps, _changes(changed, rows))
+
+
+def _changes(named: Mapping[str, Mapping[str, Array]], rows: Mapping[str, RowValues]) -> Changes:
+    """Return the changed elements of fields, from their parts by "Type/field". Raises ValueError for parts that are
+    missing, and for fields of no row, or of rows that come whole."""
+    found: dict[str, dict[str, ChangedElements]] = {}
+    for whole, parts in named.items():
+        if module_key(whole) is not None:
+            raise ValueError(f"the changed elements of {whole} came; expected a field of rows, Type/field")
+        if parts.keys() != {*PARTS}:
+            raise ValueError(
+                f"{whole} came with {', '.join(sorted(parts))} of its changes; expected {', '.join(PARTS)}"
+            )
+        type_name, name = whole.split("/")
+        if type_name not in rows:
+            raise ValueError(f"the changes of {whole} came without the ids of its rows")
+        if name in rows[type_name].fields:
+            raise ValueError(f"{whole} comes twice; expected its rows, or their changes")
+        found.setdefault(type_name, {})[name] = ChangedElements(**parts)
+    return found
 
 
 def _moment(name: str, values: Array) -> str:
@@ -181,8 +216,8 @@ def decode_replica(tensors: Mapping[str, Array]) -> ReplicaPart:
     short = {name: from_bfloat16(t) for name, t in tensors.items() if name.startswith(_SHORT)}
     values = {name: tensor for name, tensor in tensors.items() if name not in short}
     content = decode(values | {name.removeprefix(_SHORT): tensor for name, tensor in short.items()})
-    if content.fields or content.steps:
-        extra = "compressed steps" if content.steps else f"local fields of {min(content.fields)}"
+    if content.fields or content.steps or content.changes:
+        extra = f"local fields of {min(content.fields)}" if content.fields else "compressed steps, or changes of rows"
         raise ValueError(f"a reply holds {extra}; expected the replica alone")
     return content.replica
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from gridml.errors import ProgramError
 from gridml.model.graph import Graph, Table
 from gridml.model.layers import tables_of
 from gridml.model.stages import GlobalSync
-from gridml.protocol.push import ReplicaPart, RowValues, VertexKey
+from gridml.protocol.push import Changes, ReplicaPart, RowValues, VertexKey
 from master.store.replica import Replica
 from master.store.versions import Base, ReplicaState
 from master.sync.buffers import UntrainedTensors
@@ -122,7 +123,7 @@ class Merger:
             if not self._tables[key[0]].type.has_own_rule:
                 vertex.buffers.update(self._rule_set(key, vertex).buffers(vertex.tensors))
 
-    def check(self, part: ReplicaPart) -> str | None:
+    def check(self, part: ReplicaPart, changes: Changes = MappingProxyType({})) -> str | None:
         """Return the reason why the names, shapes or dtypes of a push do not fit the program; None if they fit."""
         state = self._replica.state
         for type_name, rows in part.rows.items():
@@ -130,7 +131,17 @@ class Merger:
             count = self._tables[type_name].count if type_name in self._tables else 0
             if len(rows.ids) and not 0 <= rows.ids.min() <= rows.ids.max() < count:
                 return f"rows of {type_name} name vertices that are not among the {count} of {type_name}"
-            expected = {name: ((len(rows.ids), *column.shape[1:]), column.dtype) for name, column in columns.items()}
+            changed = changes.get(type_name, {})
+            for name, each in changed.items():
+                if name not in columns:
+                    return f"the replica has no tensor {type_name}/{name}"
+                if problem := each.problem(len(rows.ids), columns[name].shape[1:], columns[name].dtype):
+                    return f"{type_name}/{name} {problem}"
+            expected = {
+                name: ((len(rows.ids), *column.shape[1:]), column.dtype)
+                for name, column in columns.items()
+                if name not in changed
+            }
             if problem := _mismatch(f"{type_name}/", rows.fields, expected):
                 return problem
         for key, tensors in part.modules.items():

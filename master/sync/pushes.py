@@ -366,7 +366,7 @@ class Pushes:
         trained = self._leases.epochs.driver, self._leases.epochs.vertices(lease.epoch, lease.upto, push.upto)
         problem = (
             pending.problem
-            or self._merger.check(part)
+            or self._merger.check(part, pending.content.changes)
             or self._leases.epochs.cuts_component(lease.epoch, push.upto)
             or self._store.fields.check(fields, lease.cut.local, trained)
         )
@@ -376,7 +376,8 @@ class Pushes:
         if too_fast is not None:
             return GateResult(None, too_fast, flagged=True), None
         try:
-            part = reconstruct(pending.content, {key: state.tensors for key, state in base.modules.items()})
+            tensors = {key: state.tensors for key, state in base.modules.items()}
+            part = reconstruct(pending.content, tensors, base.rows)
         except ValueError as error:
             return GateResult(None, str(error), failed=True), None
         is_last = self._store.ledger.credited + push.vertices >= self._leases.epochs.total
