@@ -1,7 +1,7 @@
-"""Bytes and the master's CPU time where pushes and replies carry the changed elements of counts, and whole rows instead.
+"""Bytes and the master's CPU time where pushes and replies carry whole rows of counts, and where only changed elements.
 
-The topic model of examples/lda.py with 100 and with 1,000 topics, on four real workers of this machine. Every push is of
-the same number of chapters. In the rows "whole" nothing is small enough to travel as changes.
+The topic model of examples/lda.py with 100 and with 1,000 topics, on four real workers of this machine. In the rows
+"whole" nothing is small enough to travel as changes.
 
     python -m benchmarks.changed_counts
 """
@@ -9,6 +9,7 @@ the same number of chapters. In the rows "whole" nothing is small enough to trav
 from __future__ import annotations
 
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,7 @@ from benchmarks.table import Cell, write
 from gridml.protocol import bundle
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "lda.py"
-TOPICS, EPOCHS, WORKERS, EVERY = sized((100, 1000), (100,)), sized(8, 1), 4, 64
+TOPICS, EPOCHS, WORKERS, EVERY, RUNS = sized((100, 1000), (100,)), sized(8, 1), 4, 64, sized(3, 1)
 WHOLE = "from gridml.protocol import changes\n\nchanges.OVERHEAD_BYTES = 1 << 62\n\n\n"
 _MASTER = """
 import resource, sys, time
@@ -42,27 +43,36 @@ with start(settings, Path(sys.argv[2]), Environment(make)) as run:
 
 def main() -> None:
     numbers(__doc__)
-    rows = [measured(topics, how) for topics in TOPICS for how in ("whole", "changes")]
+    rows: list[dict[str, Cell]] = []
+    for topics in TOPICS:
+        runs = [(how, measured(topics, how)) for _ in range(RUNS) for how in ("whole", "changes")]
+        for how in ("whole", "changes"):
+            mine = [figures for each, figures in runs if each == how]
+            medians = {name: statistics.median(each[name] for each in mine) for name in mine[0]}
+            missed = sum(each["miscounted"] for each in mine)
+            rows.append({"topics": topics, "rows": how, **medians, "miscounted": int(missed)})
     write(
         "changed_counts",
         f"Counts of topics pushed as whole rows, and as changed elements: {WORKERS} workers, {EPOCHS} epochs",
         rows,
         [
-            f"examples/lda.py, a push after each {EVERY} chapters; one run each, one after the other on the same machine",
-            "master CPU-s: user and system time of the master's process, from the start of its loop to the end of the run",
-            "MB: of all messages of all workers; miscounted: counts that differ from a recount of the topics at the end",
+            f"examples/lda.py, a push after each {EVERY} chapters; the median of {RUNS} runs, in turns",
+            "master CPU-s: user and system time of the master's process, from the start of its loop to the run's end",
+            "MB: of all messages; miscounted: counts that differ from a recount of the topics, in all runs together",
         ],
     )
 
 
-def measured(topics: int, how: str) -> dict[str, Cell]:
-    """Run to the end, and return a line of the table."""
+def measured(topics: int, how: str) -> dict[str, float]:
+    """Run to the end, and return its figures."""
     from master.views.report import report
 
     with tempfile.TemporaryDirectory(prefix="counts-") as name:
         folder = Path(name)
         program, root = folder / f"lda_{topics}_{how}.py", folder / "run"
-        text, found = re.subn(r"(?m)^TOPICS, BETA, EPOCHS = \d+,", f"TOPICS, BETA, EPOCHS = {topics},", EXAMPLE.read_text())
+        text, found = re.subn(
+            r"(?m)^TOPICS, BETA, EPOCHS = \d+,", f"TOPICS, BETA, EPOCHS = {topics},", EXAMPLE.read_text()
+        )
         assert found == 1, "the example says how many topics it has"
         head, imports, rest = text.partition("import re\n")
         program.write_text(head + imports + WHOLE * (how == "whole") + rest)
@@ -74,8 +84,6 @@ def measured(topics: int, how: str) -> dict[str, Cell]:
         cpu_s, memory = map(float, done.stdout.split()[-2:])
         wall_s, figures = time.perf_counter() - began, report(root)
         return {
-            "topics": topics,
-            "rows": how,
             "pushes": figures.pushes,
             "MB up": figures.bytes_up / 1e6,
             "MB up a push": figures.bytes_up / 1e6 / figures.pushes,

@@ -166,6 +166,7 @@ class Session:
             self._gather |= reply.moments  # a later reply does not cancel a request for moments
             if reply.verdict in (Verdict.MERGED, Verdict.REPEATED):
                 self._engine.replicated.acknowledge_push()
+            self._brought = self._engine.replicated.whole(self._brought)
             if reply.forget_rows:
                 self._engine.keep_rows()
             if not self._brought:

@@ -11,6 +11,7 @@ determines the result.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
@@ -23,7 +24,7 @@ from gridml.model.batch import Rows
 from gridml.model.order import places
 from gridml.model.vertex import VertexType, array
 from gridml.protocol.changes import ChangedElements
-from gridml.protocol.push import Changes, RowValues
+from gridml.protocol.push import Changes, ReplicaPart, RowValues
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
@@ -174,6 +175,24 @@ class ReplicatedRows:
             left = {name: column for name, column in values.fields.items() if name not in changes[type_name]}
             rows[type_name] = RowValues(values.ids, left)
         return rows, {type_name: fields for type_name, fields in changes.items() if fields}
+
+    def whole(self, part: ReplicaPart) -> ReplicaPart:
+        """Return a part of a reply with whole rows in place of changed ones: changes of the rows that are cached now.
+        Raises ValueError for changes that do not fit."""
+        rows = dict(part.rows)
+        for type_name, changed in part.changed.items():
+            values = self.caches[type_name].values(changed.ids)
+            if values.keys() != changed.changes.keys():
+                raise ValueError(f"changes of {type_name} have {[*changed.changes]}; expected {[*values]}")
+            for name, each in changed.changes.items():
+                if problem := each.problem(len(changed.ids), values[name].shape[1:], values[name].dtype):
+                    raise ValueError(f"{type_name}/{name} of a reply {problem}")
+                values[name] = each.added_to(values[name])
+            if (others := rows.get(type_name)) is not None:
+                values = {name: np.concatenate([others.fields[name], column]) for name, column in values.items()}
+            ids = changed.ids if others is None else np.concatenate([others.ids, changed.ids])
+            rows[type_name] = RowValues(ids, values)
+        return replace(part, rows=rows, changed={})
 
     def acknowledge_push(self) -> None:
         """Store the rows of the push, which the master has merged. The reply brings the rows whose merged values differ

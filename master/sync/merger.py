@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from gridml.aggregates import Aggregate, Merge, MergeResult, RuleSet, TensorMerge, VertexState, kernels, rule_for
 from gridml.aggregates.base import same_bits
+from gridml.aggregates.sums import Add
 from gridml.errors import ProgramError
 from gridml.model.graph import Graph, Table
 from gridml.model.layers import tables_of
@@ -85,6 +86,8 @@ class Merger:
         self._rule_sets: dict[VertexKey, RuleSet] = {}
         self._embeddings: dict[VertexKey, tuple[str, ...]] = {}
         self._row_rules = {t.type.name: _row_rules(t) for t in graph.replicated if t.type.arrays}
+        #: the types whose fields all have the rule `add`
+        self.added = frozenset(n for n, rules in self._row_rules.items() if rules and all(map(_is_add, rules.values())))
         self._contractions = None if driver is None else Contractions(graph, driver)
         self.step_history = StepHistory()
         self.untrained = UntrainedTensors(graph)
@@ -410,6 +413,10 @@ def _mismatch(
             return f"{prefix}{name} has {values.dtype} {values.shape}, expected {dtype} {shape}"
     missing = next((name for name in expected if not partly and name not in got), None)
     return None if missing is None else f"{prefix}{missing} is missing; the other tensors of its vertex are there"
+
+
+def _is_add(rule: Aggregate) -> bool:
+    return isinstance(rule, Add)
 
 
 def _row_rules(table: Table) -> dict[str, Aggregate]:

@@ -37,7 +37,7 @@ from master.sync.gate import GateResult
 from master.sync.merger import Merged, Merger
 from master.sync.pass_end import PassEnd
 from master.sync.recovery import Recovery
-from master.sync.rows import PendingReply
+from master.sync.rows import PendingReply, sent_rows
 from master.telemetry.worth import KeptTraining, kept_share
 from master.trust.trust import Trust
 
@@ -272,6 +272,7 @@ class Pushes:
         self._kept.add(push.vertices, share)
         self._take_moments(pending, now, trusted=not decision.flagged)
         pending.pushed, pending.as_pushed = taken_rows(pending.content.replica.rows, merged.rows)
+        pending.sent = sent_rows(pending.content.replica.rows, self._merger.added)
         pending.release()
         pending.fast_forward = merged.fast_forward
         logged = self._names.admitted(worker, push.logged, lambda text: self._events.record("warning", {}, text))
