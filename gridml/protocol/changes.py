@@ -49,23 +49,21 @@ class ChangedElements:
         return {name: getattr(self, name) for name in PARTS}
 
     @classmethod
-    def of(cls, before: Array, after: Array, whole: int | None = None) -> ChangedElements | None:
-        """Return the change of rows, each (n, *shape) of one dtype; None if what travels otherwise is smaller: `whole`
-        bytes, by default the rows themselves."""
-        whole = after.nbytes if whole is None else whole
+    def of(cls, before: Array, after: Array) -> ChangedElements | None:
+        """Return the change of rows, each (n, *shape) of one dtype; None if the rows themselves are smaller."""
         rows, old, new = len(after), _bits(before), _bits(after)
         width = old.shape[1]
         at = np.flatnonzero(old != new)
         counts_type, elements_type = np.min_scalar_type(width), np.min_scalar_type(max(0, width - 1))
         least = rows * counts_type.itemsize + len(at) * (elements_type.itemsize + 1)
-        if not travels_as_changes(whole, least)[0]:  # however small the steps are
+        if not travels_as_changes(after.nbytes, least)[0]:  # however small the steps are
             return None
         row, element = np.divmod(at, max(1, width))
         steps = (new.reshape(-1)[at] - old.reshape(-1)[at]).view(f"i{after.itemsize}")
         steps = steps.astype(_narrowest(steps), copy=False)
         counts = np.bincount(row, minlength=rows).astype(counts_type)
         found = cls(counts, element.astype(elements_type), steps)
-        return found if travels_as_changes(whole, found.nbytes)[0] else None
+        return found if travels_as_changes(after.nbytes, found.nbytes)[0] else None
 
     def problem(self, rows: int, row: tuple[int, ...], dtype: np.dtype[Any]) -> str | None:
         """Return why this does not fit `rows` rows of a shape and dtype; None if it fits."""

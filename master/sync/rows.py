@@ -170,9 +170,11 @@ class RowSupply:
         return Supply(brought, forget, tuple(ready.items()), rows.answer, as_changes)
 
     def _changes(self, pending: PendingReply, lacking: Touched) -> dict[str, ChangedRows]:
-        """Return rows as changes of what the worker has, by type, where that is smaller than the `lacking` rows among
-        them. They are lacking rows that the worker has in an older version, and all rows that it pushed and that differ
-        now: so the worker has these as the master knows them, and later replies can send changes of them, too."""
+        """Return rows as changes of what the worker has, by type, where that is smaller. They are `lacking` rows that
+        the worker has in an older version, and all rows that it pushed and that differ now: so the worker has these as
+        the master knows them, and later replies can send changes of them, too."""
+        if pending.sync.leaving:
+            return {}
         replica, known, found = self._store.replica, pending.record.held.rows.known, {}
         for type_name in self._exact:
             wanted = lacking.get(type_name, _NONE)
@@ -185,12 +187,12 @@ class RowSupply:
             had, forgotten = replica.rows_as_of(type_name, older, versions)
             here = np.delete(np.arange(len(older)), forgotten)
             ids = np.concatenate([pushed.ids, older[here]])
-            now, saved = replica.state.rows(type_name, ids), int(np.isin(ids, wanted).sum())
+            now = replica.state.rows(type_name, ids)
             changes = {}
             for name, column in now.items():
                 before = had[name][here]
                 before = np.concatenate([pushed.fields[name], before]) if len(pushed.ids) else before
-                changes[name] = ChangedElements.of(before, column, saved * column[:1].nbytes)
+                changes[name] = ChangedElements.of(before, column)
             if changes and all(each is not None for each in changes.values()):
                 found[type_name] = ChangedRows(ids, {n: each for n, each in changes.items() if each is not None})
         return found
