@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Newer than both files it depends on: the environment is up to date and is used again as it is.
 STAMP := $(VENV)/.installed
-BENCHMARKS := merge memory overhead kills condor.latency condor.evictions condor.chunks \
+BENCHMARKS := merge memory overhead kills condor.latency condor.evictions condor.stages condor.chunks \
               chunk_size simulated_scale paper_experiment local_goodput campaign crashes disks hostile hostile_steps \
               carriers local_ec2 spot.replay large_replicas new_user kept_chunks kept_after_restart \
               devices page graph_programs.kernels

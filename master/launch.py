@@ -73,6 +73,7 @@ def _create(settings: Settings, root: Path, environment: Environment) -> tuple[R
         with translate_errors(root, "start again with gridml run"):
             directory.saved_program(settings.program).keep(contents)
             BACKENDS.find(settings.backend).keep(settings, directory)
+            BACKENDS.find(settings.backend).equip(spec.program, settings, directory)
             spec = _make_ledger(spec, settings, initialized, directory, environment)
         return spec, directory, lock
     except BaseException:
@@ -270,6 +271,7 @@ def _resume(
                 if with_changes:
                     # First, because it raises if files are missing.
                     BACKENDS.find(settings.backend).keep(settings, directory)
+                BACKENDS.find(settings.backend).equip(spec.program, settings, directory)
                 _write_settings(directory, ledger, settings, is_changed=settings != before)
                 if settings.workers != before.workers:
                     remove(root / REQUESTED)  # the new number overrides an earlier `gridml scale`

@@ -126,7 +126,7 @@ def wire(
         trust,
         Grants(store.ledger, leases, workers, trust, pace, events),
         pace,
-        Replies(spec, store, leases, pace, moments, trust, sender),
+        Replies(spec, store, leases, pace, moments, trust, sender, merger.added),
         VersionKeeper(store, leases.epochs, tails, versions, trust),
     )
 

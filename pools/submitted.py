@@ -37,13 +37,21 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 class Submitted:
-    """A run of `PROGRAM`. Its master is a job of the pool or, if `foreground`, a child of this process."""
+    """A run of `program`. Its master is a job of the pool or, if `foreground`, a child of this process."""
 
-    def __init__(self, pool: Pool, root: Path, *options: str, workers: int = WORKERS, foreground: bool = False) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        root: Path,
+        *options: str,
+        workers: int = WORKERS,
+        foreground: bool = False,
+        program: Path = PROGRAM,
+    ) -> None:
         self.pool, self.root = pool, root
         self._looks: subprocess.Popen[str] | None = None
         command_line = (
-            "submit", str(PROGRAM), "--workers", str(workers), "--request-memory", "256MB", "--request-disk", "100MB",
+            "submit", str(program), "--workers", str(workers), "--request-memory", "256MB", "--request-disk", "100MB",
             "--run-dir", str(root), "--chunk", "500", "--json", *options,
         )  # fmt: skip
         if foreground:

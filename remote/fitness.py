@@ -7,6 +7,8 @@ and other machines may lack it as well.
 
 from __future__ import annotations
 
+import importlib
+import os
 import platform
 import shutil
 from dataclasses import dataclass
@@ -143,6 +145,20 @@ def demand(facts: HostFacts, needs: Needs) -> str:
     if not fit:
         raise (Unequipped if facts.missing else Unfit)(f"{platform.node()} cannot run this program: {reason}.")
     return reason
+
+
+def demand_numba() -> None:
+    """Raise Unequipped unless numba, which compiles stages, can be imported."""
+    try:
+        importlib.import_module("numba")
+    except (ImportError, OSError) as error:  # OSError: the compiler's library does not load
+        here = f"Python {platform.python_version()} on {platform.machine()}"
+        brought = os.environ.get("GRIDML_BROUGHT")
+        sent = f", and the job's own, {brought}, is for the Python that its name says" if brought else ""
+        raise Unequipped(
+            f"{platform.node()} cannot run this program: its stages are compiled by numba, which {here} cannot import "
+            f"({error}){sent}. Give a Python that has numba with --container-image, --packed or --python."
+        ) from error
 
 
 def _short(got: int, expected: int) -> str:

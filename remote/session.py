@@ -166,6 +166,7 @@ class Session:
             self._gather |= reply.moments  # a later reply does not cancel a request for moments
             if reply.verdict in (Verdict.MERGED, Verdict.REPEATED):
                 self._engine.replicated.acknowledge_push()
+            self._brought = self._engine.replicated.whole(self._brought)
             if reply.forget_rows:
                 self._engine.keep_rows()
             if not self._brought:
@@ -272,7 +273,13 @@ class Session:
             content, rounded = self._master.carry(self._engine.wire(snapshot), compress)
             # The snapshot gets the values as the master reconstructs them, so that rebasing keeps the rounding error.
             self._snapshot = replace(snapshot, replica=snapshot.replica.updated(rounded))
-            return replace(content, fields=fields, replica=replace(content.replica, moments=moments))
+            rows, changes = self._engine.replicated.as_changes(content.replica.rows)
+            return replace(
+                content,
+                fields=fields,
+                replica=replace(content.replica, rows=rows, moments=moments),
+                changes=changes,
+            )
 
         self._logged = snapshot.logged
         if snapshot.arriving:  # copies from a device: training continues while the courier waits for them

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
 import math
 import os
 import signal
@@ -205,8 +204,8 @@ def _load_where_fit(path: Path) -> Program:
             raise
         fitness.demand(replace(facts, missing=(module,)), fitness.Needs())
         raise
-    if isinstance(loaded.shape, Stages) and importlib.util.find_spec("numba") is None:  # which compiles them
-        fitness.demand(replace(facts, missing=("numba",)), fitness.Needs())
+    if isinstance(loaded.shape, Stages):
+        fitness.demand_numba()
     if note := fitness.demand(facts, fitness.needs(loaded.uses_torch)):
         print(note, file=sys.stderr)
     return loaded

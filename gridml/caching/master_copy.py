@@ -7,7 +7,7 @@ even if nothing changed, because the master must know that it was used.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, final
 
 import numpy as np
@@ -17,7 +17,7 @@ from gridml.aggregates import is_weight
 from gridml.aggregates.base import same_bits
 from gridml.model.vertex import VertexType
 from gridml.protocol.compression import FORMATS, MIN_STEP_ELEMENTS, StepFormat, TensorStep
-from gridml.protocol.push import ModuleTensors, PushContent, ReplicaPart, VertexKey
+from gridml.protocol.push import ModuleTensors, PushContent, ReplicaPart, RowValues, VertexKey
 
 Array = NDArray[Any]
 # Bytes. A tensor of at least this size is not held after a push by value, although it can then be sent again unchanged.
@@ -118,9 +118,14 @@ def changed(tensors: ModuleTensors, base: ModuleTensors) -> ModuleTensors:
     return differ or dict(sorted(tensors.items(), key=lambda item: item[1].nbytes)[:1])
 
 
-def reconstruct(content: PushContent, base: Mapping[VertexKey, ModuleTensors]) -> ReplicaPart:
-    """Return the trained part of the replica with all tensors of its vertices. A tensor that the push omitted is the
-    array of `base` itself, not a copy.
+OldRows = Callable[[str, NDArray[np.int64]], Mapping[str, Array]]  # the fields of rows of a type, as of the base
+
+
+def reconstruct(
+    content: PushContent, base: Mapping[VertexKey, ModuleTensors], rows_of: OldRows | None = None
+) -> ReplicaPart:
+    """Return the trained part of the replica with all tensors of its vertices, and all fields of its rows. A tensor
+    that the push omitted is the array of `base` itself, not a copy.
 
     Raises ValueError for a step that does not fit its tensor, before any memory is allocated for it.
     """
@@ -138,4 +143,10 @@ def reconstruct(content: PushContent, base: Mapping[VertexKey, ModuleTensors]) -
                 raise ValueError(f"{name}: {error}") from error
         modules[key] = {**modules.get(key, {}), **taken}
     whole = {key: {**base[key], **tensors} for key, tensors in modules.items()}
-    return ReplicaPart(whole, content.replica.rows, moments=content.replica.moments)
+    rows = dict(content.replica.rows)
+    for type_name, fields in content.changes.items() if rows_of is not None else ():
+        assert rows_of is not None
+        pushed, old = rows[type_name], rows_of(type_name, rows[type_name].ids)
+        whole_fields = {name: changed.added_to(old[name]) for name, changed in fields.items()}
+        rows[type_name] = RowValues(pushed.ids, {**pushed.fields, **whole_fields})
+    return ReplicaPart(whole, rows, moments=content.replica.moments)

@@ -11,6 +11,7 @@ determines the result.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
@@ -18,10 +19,12 @@ from numpy.typing import NDArray
 
 from gridml.aggregates import Aggregate, rule_for
 from gridml.aggregates.base import same_bits
+from gridml.aggregates.sums import Add
 from gridml.model.batch import Rows
 from gridml.model.order import places
 from gridml.model.vertex import VertexType, array
-from gridml.protocol.push import RowValues
+from gridml.protocol.changes import ChangedElements
+from gridml.protocol.push import Changes, ReplicaPart, RowValues
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
@@ -122,6 +125,11 @@ class Rebasing:
         """Return whether tensor `name` is rebased as newest + (local − pushed), which a device can compute itself."""
         return type(self._rule(type_name, name, values)).adopt is Aggregate.adopt
 
+    def adds(self, type_name: str, name: str, values: Array) -> bool:
+        """Return whether the rule of a field is `add`."""
+        declared = self._types[type_name]
+        return not declared.has_own_rule and isinstance(self._rule(type_name, f"{type_name}/{name}", values), Add)
+
     def _rule(self, type_name: str, name: str, values: Array) -> Aggregate:
         if name not in self._rules:
             self._rules[name] = rule_for(name, values, self._types[type_name].rule)
@@ -154,6 +162,37 @@ class ReplicatedRows:
             for name, column in pushed.fields.items():
                 values[name][at[here]] = column[here]
         return values
+
+    def as_changes(self, pushed: Mapping[str, RowValues]) -> tuple[dict[str, RowValues], Changes]:
+        """Return (the rows of a push without the fields of which only changed elements travel, these elements). They
+        are fields with `add`, in which few elements differ from the master's values."""
+        rows, changes = dict(pushed), {}
+        for type_name, values in pushed.items():
+            added = [n for n, column in values.fields.items() if self._rebasing.adds(type_name, n, column)]
+            old = self.caches[type_name].values(values.ids) if added else {}
+            found = {name: ChangedElements.of(old[name], values.fields[name]) for name in added}
+            changes[type_name] = {name: each for name, each in found.items() if each is not None}
+            left = {name: column for name, column in values.fields.items() if name not in changes[type_name]}
+            rows[type_name] = RowValues(values.ids, left)
+        return rows, {type_name: fields for type_name, fields in changes.items() if fields}
+
+    def whole(self, part: ReplicaPart) -> ReplicaPart:
+        """Return a part of a reply with whole rows in place of changed ones: changes of the rows that are cached now.
+        Raises ValueError for changes that do not fit."""
+        rows = dict(part.rows)
+        for type_name, changed in part.changed.items():
+            values = self.caches[type_name].values(changed.ids)
+            if values.keys() != changed.changes.keys():
+                raise ValueError(f"changes of {type_name} have {[*changed.changes]}; expected {[*values]}")
+            for name, each in changed.changes.items():
+                if problem := each.problem(len(changed.ids), values[name].shape[1:], values[name].dtype):
+                    raise ValueError(f"{type_name}/{name} of a reply {problem}")
+                values[name] = each.added_to(values[name])
+            if (others := rows.get(type_name)) is not None:
+                values = {name: np.concatenate([others.fields[name], column]) for name, column in values.items()}
+            ids = changed.ids if others is None else np.concatenate([others.ids, changed.ids])
+            rows[type_name] = RowValues(ids, values)
+        return replace(part, rows=rows, changed={})
 
     def acknowledge_push(self) -> None:
         """Store the rows of the push, which the master has merged. The reply brings the rows whose merged values differ

@@ -10,6 +10,10 @@ A bundle holds tensors by name, without nesting. Their names:
     @rows/Type                    ids (n,) of rows of a replicated type; all fields of the rows follow as Type/field
     @ids/Type                     ids (n,) of local vertices; the fields that f changed follow as Type/field
     Type/field                    (n, *shape), a field of the rows in `@rows/Type` or `@ids/Type`
+    @older/Type                   ids (n,) of rows that the receiver of a reply has as they were before
+    @changed/PART/Type/field      counts, elements and steps of a field of which only the changed elements travel
+                                  (`gridml.protocol.changes`): of the rows in `@rows/Type` of a push, and of those in
+                                  `@older/Type` of a reply
 
 Ids are int32 if they fit, else int64. This module checks the structure; the master checks the values against the graph.
 """
@@ -17,13 +21,14 @@ Ids are int32 if they fit, else int64. This module checks the structure; the mas
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gridml.protocol import bundle
+from gridml.protocol.changes import PARTS, ChangedElements
 from gridml.protocol.compression import BFLOAT16, FORMATS, TensorStep, bfloat16, from_bfloat16
 from gridml.protocol.foreign import MAX_NAME_CHARS, printable
 
@@ -33,7 +38,8 @@ VertexKey = tuple[str, int]  # (type name, index), as in a VertexId
 ModuleTensors = Mapping[str, Array]  # of one module vertex, by full tensor name
 
 MAX_TENSOR_NAME_CHARS = 1_000
-_ROWS, _IDS, _SHORT, _MOMENTS = "@rows/", "@ids/", f"@{BFLOAT16}/", "@moments/"
+_OLDER = "@older/"
+_ROWS, _IDS, _SHORT, _MOMENTS, _CHANGED = "@rows/", "@ids/", f"@{BFLOAT16}/", "@moments/", "@changed/"
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,14 @@ Fields = Mapping[str, RowValues]  # fields of local vertices, by type name
 
 
 @dataclass(frozen=True)
+class ChangedRows:
+    """Rows of one type, as changes of what the receiver has."""
+
+    ids: Ids  # int64 (n,), indices in the graph, each once
+    changes: Mapping[str, ChangedElements]  # of every field
+
+
+@dataclass(frozen=True)
 class ReplicaPart:
     """A part of the replica: some module vertices and some rows."""
 
@@ -59,10 +73,11 @@ class ReplicaPart:
     rows: Mapping[str, RowValues] = field(default_factory=dict)  # by type
     short: Collection[str] = ()  # names of float32 tensors that are sent in bfloat16
     moments: Mapping[str, Array] = field(default_factory=dict)  # optimiser state of weights, by "entry/NAME"
+    changed: Mapping[str, ChangedRows] = field(default_factory=dict)  # by type: rows of a reply that are in no `rows`
 
     def __bool__(self) -> bool:
         """Return whether this part holds any tensor or row; moments do not count."""
-        return bool(self.modules or self.rows)
+        return bool(self.modules or self.rows or self.changed)
 
     def updated(self, newer: ReplicaPart) -> ReplicaPart:
         """Return this part with the values of `newer` in place of its own: by tensor for modules, by type for rows."""
@@ -72,6 +87,7 @@ class ReplicaPart:
 
 
 Steps = Mapping[VertexKey, Mapping[str, TensorStep]]  # of module vertices, by full tensor name
+Changes = Mapping[str, Mapping[str, ChangedElements]]  # of rows, by type name and field
 
 
 @dataclass(frozen=True)
@@ -81,6 +97,7 @@ class PushContent:
     replica: ReplicaPart = field(default_factory=ReplicaPart)  # trained tensors and rows that are sent by value
     fields: Fields = field(default_factory=dict)  # changed fields of local vertices
     steps: Steps = field(default_factory=dict)  # trained tensors that are sent as compressed steps
+    changes: Changes = field(default_factory=dict)  # fields of the rows in `replica` of which changed elements are sent
 
 
 NOTHING = PushContent()  # the content of a sync without a push
@@ -100,7 +117,17 @@ def module_key(name: str) -> VertexKey | None:
 def encode(content: PushContent) -> dict[str, Array]:
     """Return the named tensors of a push."""
     steps = {f"@{s.form.name}/{name}": s.codes for vertex in content.steps.values() for name, s in vertex.items()}
-    return {**encode_replica(content.replica), **_encode_rows(_IDS, content.fields), **steps}
+    changes = _encode_changes(content.changes)
+    return {**encode_replica(content.replica), **_encode_rows(_IDS, content.fields), **steps, **changes}
+
+
+def _encode_changes(changes: Changes) -> dict[str, Array]:
+    return {
+        f"{_CHANGED}{part}/{type_name}/{name}": values
+        for type_name, fields in changes.items()
+        for name, changed in fields.items()
+        for part, values in changed.parts.items()
+    }
 
 
 def encode_replica(part: ReplicaPart) -> dict[str, Array]:
@@ -111,7 +138,9 @@ def encode_replica(part: ReplicaPart) -> dict[str, Array]:
         modules = {name: tensor for name, tensor in modules.items() if name not in short}
         modules |= {f"{_SHORT}{name}": bfloat16(tensor) for name, tensor in short.items()}
     moments = {f"{_MOMENTS}{name}": values for name, values in part.moments.items()}
-    return {**modules, **_encode_rows(_ROWS, part.rows), **moments}
+    older = {f"{_OLDER}{type_name}": bundle.narrowed(each.ids) for type_name, each in part.changed.items()}
+    changes = _encode_changes({type_name: each.changes for type_name, each in part.changed.items()})
+    return {**modules, **_encode_rows(_ROWS, part.rows), **moments, **older, **changes}
 
 
 def _encode_rows(prefix: str, types: Mapping[str, RowValues]) -> dict[str, Array]:
@@ -136,6 +165,8 @@ def decode(tensors: Mapping[str, Array]) -> PushContent:
             ids[prefix][name.removeprefix(prefix)] = tensor
         elif name.startswith(_MOMENTS):
             moments[_moment(name, tensor)] = tensor
+        elif name.startswith(_CHANGED):
+            continue  # below
         elif name.startswith("@"):
             vertex, whole, step = _step(name, tensor)
             if steps.setdefault(vertex, {}).setdefault(whole, step) is not step or whole in tensors:
@@ -154,7 +185,32 @@ def decode(tensors: Mapping[str, Array]) -> PushContent:
         {type_name: _row_values(type_name, at, fields.get(type_name, {})) for type_name, at in ids[prefix].items()}
         for prefix in (_ROWS, _IDS)
     )
-    return PushContent(ReplicaPart(modules, rows, moments=moments), local, steps)
+    return PushContent(ReplicaPart(modules, rows, moments=moments), local, steps, _changes(tensors, rows))
+
+
+def _changes(tensors: Mapping[str, Array], rows: Mapping[str, RowValues]) -> Changes:
+    """Return the changed elements of fields among named tensors. Raises ValueError for parts that are missing, and for
+    fields of no row, or of rows that come whole."""
+    named: dict[str, dict[str, Array]] = {}  # by "Type/field": the parts
+    for name, tensor in tensors.items():
+        if name.startswith(_CHANGED):
+            part, _, whole = name.removeprefix(_CHANGED).partition("/")
+            named.setdefault(whole, {})[part] = tensor
+    found: dict[str, dict[str, ChangedElements]] = {}
+    for whole, parts in named.items():
+        if module_key(whole) is not None:
+            raise ValueError(f"the changed elements of {whole} came; expected a field of rows, Type/field")
+        if parts.keys() != {*PARTS}:
+            raise ValueError(
+                f"{whole} came with {', '.join(sorted(parts))} of its changes; expected {', '.join(PARTS)}"
+            )
+        type_name, name = whole.split("/")
+        if type_name not in rows:
+            raise ValueError(f"the changes of {whole} came without the ids of its rows")
+        if name in rows[type_name].fields:
+            raise ValueError(f"{whole} comes twice; expected its rows, or their changes")
+        found.setdefault(type_name, {})[name] = ChangedElements(**parts)
+    return found
 
 
 def _moment(name: str, values: Array) -> str:
@@ -179,12 +235,17 @@ def _step(name: str, codes: Array) -> tuple[VertexKey, str, TensorStep]:
 def decode_replica(tensors: Mapping[str, Array]) -> ReplicaPart:
     """Return the part of the replica in the named tensors of a reply. Raises ValueError as `decode` does."""
     short = {name: from_bfloat16(t) for name, t in tensors.items() if name.startswith(_SHORT)}
-    values = {name: tensor for name, tensor in tensors.items() if name not in short}
+    older = {name.removeprefix(_OLDER): ids for name, ids in tensors.items() if name.startswith(_OLDER)}
+    have = {type_name: _row_values(type_name, ids, {}) for type_name, ids in older.items()}
+    changes = _changes(tensors, have)
+    others = (*short, *(name for name in tensors if name.startswith((_OLDER, _CHANGED))))
+    values = {name: tensor for name, tensor in tensors.items() if name not in others}
     content = decode(values | {name.removeprefix(_SHORT): tensor for name, tensor in short.items()})
     if content.fields or content.steps:
         extra = "compressed steps" if content.steps else f"local fields of {min(content.fields)}"
         raise ValueError(f"a reply holds {extra}; expected the replica alone")
-    return content.replica
+    changed = {type_name: ChangedRows(rows.ids, changes.get(type_name, {})) for type_name, rows in have.items()}
+    return replace(content.replica, changed=changed)
 
 
 def _row_values(type_name: str, ids: Array, fields: dict[str, Array]) -> RowValues:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -21,6 +22,7 @@ Array = NDArray[Any]
 
 MAX_WORKER_BYTES = 1 << 29  # approximate bytes of the rows that a worker keeps
 MAX_KNOWN_BYTES = 1 << 28  # bytes of the master's records of those rows, for all workers together
+PUSHED = -1  # in place of a lease: rows that the worker has pushed and gets back, whatever it trains
 UNKNOWN = -1  # the version of a row that a worker lacks; lower than the version of any change
 _NONE: Ids = np.empty(0, np.int64)
 
@@ -65,23 +67,28 @@ class KnownRows:
                     np.insert(known.ids, at[new], ids[new]), np.insert(known.versions, at[new], version)
                 )
 
-    def discard(self, rows: Touched) -> None:
-        """Record that the worker has none of these rows as the master has them."""
+    def drop(self, rows: Touched) -> None:
+        """Record that the worker lacks these rows, or has them in a state that the master does not know."""
         for type_name, ids in rows.items():
-            if (known := self._rows.get(type_name)) is not None:
-                kept = ~np.isin(known.ids, ids)
-                self._rows[type_name] = _Rows(known.ids[kept], known.versions[kept])
+            known = self._rows.get(type_name)
+            if known is not None:
+                at, here = places(known.ids, ids)
+                known.versions[at[here]] = UNKNOWN
+
+    def versions(self, type_name: str, ids: Ids) -> NDArray[np.int32]:
+        """Return the version in which the worker has each of `ids`, int32 (n,); `UNKNOWN` for rows that it lacks."""
+        versions, known = np.full(len(ids), UNKNOWN, np.int32), self._rows.get(type_name)
+        if known is not None:
+            at, here = places(known.ids, ids)
+            versions[here] = known.versions[at[here]]
+        return versions
 
     def lacking(self, type_name: str, ids: Ids, changed: Ids) -> Ids:
         """Return those of `ids` that are missing or outdated at the worker. `changed`, int64 (count,), is the version
         in which each row of the type last changed."""
-        known = self._rows.get(type_name)
-        if known is None:
+        if type_name not in self._rows:
             return ids
-        at, here = places(known.ids, ids)
-        versions = np.full(len(ids), UNKNOWN, np.int32)
-        versions[here] = known.versions[at[here]]
-        lacking: Ids = ids[changed[ids] > versions]
+        lacking: Ids = ids[changed[ids] > self.versions(type_name, ids)]
         return lacking
 
 
@@ -108,15 +115,29 @@ class RowsHeld:
         self.known.clear()
         self.answered.clear()
 
-    def acknowledge(self, heard: bool, named: Container[int], as_pushed: Touched, version: int) -> None:
+    def acknowledge(
+        self,
+        heard: bool,
+        named: Container[int],
+        as_pushed: Touched,
+        version: int,
+        pushed: Touched = MappingProxyType({}),
+        exact: Container[str] = (),
+    ) -> None:
         """Handle the worker's next message. `heard` says that it acknowledges the last reply. If so, the worker has the
         reply's rows of the leases `named` in the message, and the pushed rows that `version` took unchanged
-        (`as_pushed`). Its other pushed rows are outdated, so they count as missing."""
+        (`as_pushed`). Its other pushed rows are outdated, so they count as missing.
+
+        Of the types in `exact`, changes of known rows are sent. So a row whose state at the worker is in doubt is
+        dropped: rows of leases that it does not name, and the rows that it `pushed`."""
         if not heard:  # also if this message is a duplicate that was answered before
             self.clear()
         for lease in self.answered:
-            if lease.lease in named:
+            if lease.lease in named or lease.lease == PUSHED:
                 self.known.add(lease.touched, self.version)
+            else:
+                self.known.drop({name: ids for name, ids in lease.touched.items() if name in exact})
+        self.known.drop({name: ids for name, ids in pushed.items() if name in exact})
         self.answered.clear()
         if heard:
             self.known.add(as_pushed, version)

@@ -16,6 +16,7 @@ from gridml.carriers.registry import CARRIERS
 from gridml.engine.optimisers import COUNTERS, MAX_MOMENTS
 from gridml.errors import RunError
 from gridml.model.graph import Graph
+from gridml.protocol.changes import PARTS
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 from master.store.versions import ReplicaState
@@ -60,6 +61,8 @@ def message_limits(graph: Graph, state: ReplicaState) -> MessageLimits:
     sizes = {name: tensor.nbytes for name, tensor in state.tensors()}
     for name, tensor in [pair for vertex in state.modules.values() for pair in vertex.tensors.items()]:
         sizes |= {f"@moments/{entry}/{name}": 2 * tensor.size + 4 for entry in (*MAX_MOMENTS, *COUNTERS)}
+    for type_name, columns in state.arrays.items():
+        sizes |= {f"@changed/{part}/{type_name}/{name}": 0 for name in columns for part in PARTS}  # instead of rows
     for table in graph.tables.values():
         sizes[f"@rows/{table.type.name}"] = table.count * np.dtype(np.int64).itemsize
     for field, column in graph.mutable_columns().items():

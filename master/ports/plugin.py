@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
+from gridml.model.program import Program
 from master.state.jobs import Backend, BackendOptions
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
@@ -134,3 +135,7 @@ class BackendPlugin(ABC):
     def keep(self, settings: Settings, directory: RunDirectory) -> None:  # noqa: B027
         """Copy the files that jobs need into the run directory, so that later changes do not affect the run. Raises
         UsageError or StorageError."""
+
+    def equip(self, program: Program, settings: Settings, directory: RunDirectory) -> None:  # noqa: B027
+        """Write what workers of this program need besides its files into the run directory. Called before each master
+        of a run makes its back end. Raises UsageError or StorageError."""

@@ -15,10 +15,11 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gridml.aggregates import VertexState
 from gridml.model.graph import Graph
-from gridml.model.order import Touched, ascending
+from gridml.model.order import Touched, ascending, places
 from gridml.protocol.push import Array, Ids, ModuleTensors, ReplicaPart, RowValues, VertexKey
 from master.store.version_chain import Parent
 from master.store.versions import Base, Changes, InParts, ReplicaState, Versions, fill, row_bytes
@@ -107,8 +108,12 @@ class OverwrittenRows:
 
     def since(self, version: int, type_name: str) -> Iterator[RowValues]:
         """Yield the rows of a type in the records made after `version`, oldest first."""
+        return (rows for _, rows in self.records(version, type_name))
+
+    def records(self, version: int, type_name: str) -> Iterator[tuple[int, RowValues]]:
+        """Yield (version that overwrote them, rows of a type) for the records made after `version`, oldest first."""
         begin = bisect_right(self._records, version, key=attrgetter("version"))
-        return (record.rows for record in self._records[begin:] if record.type_name == type_name)
+        return ((each.version, each.rows) for each in self._records[begin:] if each.type_name == type_name)
 
 
 @dataclass(frozen=True)
@@ -229,6 +234,23 @@ class Replica:
             for name, values in new_rows.fields.items():
                 columns[name][new_rows.ids] = values
             self.state.changed[type_name][new_rows.ids] = version
+
+    def rows_as_of(self, type_name: str, ids: Ids, versions: NDArray[np.int32]) -> tuple[dict[str, Array], Ids]:
+        """Return (the fields of rows, each as of its own version; the positions of rows whose values are not known any
+        more, which are wrong)."""
+        values = self.state.rows(type_name, ids)
+        forgotten = versions < self._overwritten.reach
+        left = np.flatnonzero((self.state.changed[type_name][ids] > versions) & ~forgotten)
+        first = int(versions[left].min(initial=self.version))
+        for version, record in self._overwritten.records(first, type_name):
+            if not len(left):
+                break
+            at, found = places(record.ids, ids[left])
+            found &= versions[left] < version
+            for name, column in values.items():
+                column[left[found]] = record.fields[name][at[found]]
+            left = left[~found]
+        return values, np.union1d(np.flatnonzero(forgotten), left)
 
     def begin_version(self) -> None:
         """Keep the newest version as a base before a group of pushes is merged into it."""

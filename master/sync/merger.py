@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,12 @@ from numpy.typing import NDArray
 
 from gridml.aggregates import Aggregate, Merge, MergeResult, RuleSet, TensorMerge, VertexState, kernels, rule_for
 from gridml.aggregates.base import same_bits
+from gridml.aggregates.sums import Add
 from gridml.errors import NotFiniteError, ProgramError
 from gridml.model.graph import Graph, Table
 from gridml.model.layers import tables_of
 from gridml.model.stages import GlobalSync
-from gridml.protocol.push import ReplicaPart, RowValues, VertexKey
+from gridml.protocol.push import Changes, ReplicaPart, RowValues, VertexKey
 from master.store.replica import Replica
 from master.store.versions import Base, ReplicaState
 from master.sync.buffers import UntrainedTensors
@@ -84,6 +86,8 @@ class Merger:
         self._rule_sets: dict[VertexKey, RuleSet] = {}
         self._embeddings: dict[VertexKey, tuple[str, ...]] = {}
         self._row_rules = {t.type.name: _row_rules(t) for t in graph.replicated if t.type.arrays}
+        #: the types whose fields all have the rule `add`
+        self.added = frozenset(n for n, rules in self._row_rules.items() if rules and all(map(_is_add, rules.values())))
         self._contractions = None if driver is None else Contractions(graph, driver)
         self.step_history = StepHistory()
         self.untrained = UntrainedTensors(graph)
@@ -122,7 +126,7 @@ class Merger:
             if not self._tables[key[0]].type.has_own_rule:
                 vertex.buffers.update(self._rule_set(key, vertex).buffers(vertex.tensors))
 
-    def check(self, part: ReplicaPart) -> str | None:
+    def check(self, part: ReplicaPart, changes: Changes = MappingProxyType({})) -> str | None:
         """Return the reason why the names, shapes or dtypes of a push do not fit the program; None if they fit."""
         state = self._replica.state
         for type_name, rows in part.rows.items():
@@ -130,7 +134,17 @@ class Merger:
             count = self._tables[type_name].count if type_name in self._tables else 0
             if len(rows.ids) and not 0 <= rows.ids.min() <= rows.ids.max() < count:
                 return f"rows of {type_name} name vertices that are not among the {count} of {type_name}"
-            expected = {name: ((len(rows.ids), *column.shape[1:]), column.dtype) for name, column in columns.items()}
+            changed = changes.get(type_name, {})
+            for name, each in changed.items():
+                if name not in columns:
+                    return f"the replica has no tensor {type_name}/{name}"
+                if problem := each.problem(len(rows.ids), columns[name].shape[1:], columns[name].dtype):
+                    return f"{type_name}/{name} {problem}"
+            expected = {
+                name: ((len(rows.ids), *column.shape[1:]), column.dtype)
+                for name, column in columns.items()
+                if name not in changed
+            }
             if problem := _mismatch(f"{type_name}/", rows.fields, expected):
                 return problem
         for key, tensors in part.modules.items():
@@ -410,6 +424,10 @@ def _mismatch(
             return f"{prefix}{name} has {values.dtype} {values.shape}, expected {dtype} {shape}"
     missing = next((name for name in expected if not partly and name not in got), None)
     return None if missing is None else f"{prefix}{missing} is missing; the other tensors of its vertex are there"
+
+
+def _is_add(rule: Aggregate) -> bool:
+    return isinstance(rule, Add)
 
 
 def _row_rules(table: Table) -> dict[str, Aggregate]:

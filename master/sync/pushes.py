@@ -37,7 +37,7 @@ from master.sync.gate import GateResult
 from master.sync.merger import Merged, Merger
 from master.sync.pass_end import PassEnd
 from master.sync.recovery import Recovery
-from master.sync.rows import PendingReply
+from master.sync.rows import PendingReply, sent_rows
 from master.sync.tick_end import TickEnds
 from master.telemetry.worth import KeptTraining, kept_share
 from master.trust.trust import Trust
@@ -283,6 +283,7 @@ class Pushes:
         share = kept_share(merge.live, averages=self._merger.averages, added=added)
         self._kept.add(push.vertices, share)
         self._take_moments(pending, now, trusted=not decision.flagged)
+        pending.sent = sent_rows(rows, self._merger.added)
         pending.release()
         logged = self._names.admitted(worker, push.logged, lambda text: self._events.record("warning", {}, text))
         ledger.credit(lease, push.upto, self._version, merge.staleness, now, logged)
@@ -376,7 +377,7 @@ class Pushes:
         trained = self._leases.epochs.driver, self._leases.epochs.vertices(lease.epoch, lease.upto, push.upto)
         problem = (
             pending.problem
-            or self._merger.check(part)
+            or self._merger.check(part, pending.content.changes)
             or self._leases.epochs.cuts_component(lease.epoch, push.upto)
             or self._store.fields.check(fields, lease.cut.local, trained)
         )
@@ -386,7 +387,8 @@ class Pushes:
         if too_fast is not None:
             return GateResult(None, too_fast, flagged=True), None
         try:
-            part = reconstruct(pending.content, {key: state.tensors for key, state in base.modules.items()})
+            tensors = {key: state.tensors for key, state in base.modules.items()}
+            part = reconstruct(pending.content, tensors, base.rows)
         except ValueError as error:
             return GateResult(None, str(error), failed=True), None
         is_last = self._store.ledger.credited + push.vertices >= self._leases.epochs.total

@@ -259,13 +259,14 @@ class Replies:
         moments: SharedMoments,
         trust: Trust,
         sender: ReplySender,
+        added: frozenset[str] = frozenset(),  # types whose fields all have the rule `add`
     ) -> None:
         self._spec = spec
         self._store = store
         self._leases = leases
         self._pace = pace
         self._moments = moments
-        self._row_supply = RowSupply(spec, store, leases)
+        self._row_supply = RowSupply(spec, store, leases, added)
         self._trust = trust
         self.sender = sender
 
@@ -279,7 +280,10 @@ class Replies:
             supply = self._row_supply.supply(pending)
             lacks = self._lacking(pending)
             lacking = replace(
-                self._store.replica.outgoing(*lacks), rows=supply.rows, moments=self._new_moments(pending, lacks)
+                self._store.replica.outgoing(*lacks),
+                rows=supply.rows,
+                changed=supply.changed,
+                moments=self._new_moments(pending, lacks),
             )
         start = self._trust.start(pending.grant)
         if start is not None:

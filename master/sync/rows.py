@@ -13,18 +13,22 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
+from types import MappingProxyType
 from typing import NamedTuple
 
+import numpy as np
+
 from gridml.carriers.base import Message
-from gridml.model.order import Touched, union
+from gridml.model.order import Ids, Touched, union, without
 from gridml.model.vertex import describe
+from gridml.protocol.changes import ChangedElements
 from gridml.protocol.messages import Push, Sync, Verdict
-from gridml.protocol.push import NOTHING, PushContent, RowValues
-from master.caching.known_rows import LeaseRows
+from gridml.protocol.push import NOTHING, ChangedRows, PushContent, RowValues
+from master.caching.known_rows import PUSHED, UNKNOWN, LeaseRows
 from master.leases.leases import Leases
 from master.state.lease_records import LeaseState
 from master.state.worker_records import WorkerRecord
@@ -75,6 +79,8 @@ class PendingReply:
     as_pushed: Touched = field(default_factory=dict)
     #: rows of a push that is credited and not merged yet: the worker has its own values, the replica those before
     unmerged: Touched = field(default_factory=dict)
+    #: rows as they were pushed, by type: the worker has them, so the reply need only say how they differ now
+    sent: Mapping[str, RowValues] = field(default_factory=dict)
     #: the new lease
     grant: LeaseState | None = None
     #: number of workers for which the worker's pace was chosen with this message; 0: it was not chosen yet
@@ -95,9 +101,19 @@ class PendingReply:
         return self.verdict is Verdict.REFUSED or self.sync.failure is not None
 
 
+_NONE: Ids = np.empty(0, np.int64)
+#: Bytes of the pushed rows of one message that are kept until its reply.
+MAX_SENT_BYTES = 1 << 26
 #: A reply contains the rows of the vertices of this many push intervals, plus the rows of the vertices that are trained
 #: while a push and its reply travel.
 INTERVALS = 1.5
+
+
+def sent_rows(pushed: Mapping[str, RowValues], added: Container[str]) -> dict[str, RowValues]:
+    """Return the rows of a push to keep until its reply: those of the types in `added`, unless they are too large."""
+    kept = {name: rows for name, rows in pushed.items() if name in added}
+    nbytes = sum(column.nbytes for rows in kept.values() for column in rows.fields.values())
+    return kept if nbytes <= MAX_SENT_BYTES else {}
 
 
 class Supply(NamedTuple):
@@ -111,15 +127,18 @@ class Supply(NamedTuple):
     ready: tuple[tuple[int, int], ...] = ()
     #: identifier that the worker returns to acknowledge the reply
     answer: str = ""
+    #: rows by type that are not in `rows`, as changes of what the worker has
+    changed: Mapping[str, ChangedRows] = MappingProxyType({})
 
 
 class RowSupply:
     """Chooses the rows of each reply from what the worker has acknowledged and has been sent."""
 
-    def __init__(self, spec: RunSpec, store: Store, leases: Leases) -> None:
+    def __init__(self, spec: RunSpec, store: Store, leases: Leases, exact: frozenset[str]) -> None:
         self._spec = spec
         self._store = store
         self._leases = leases
+        self._exact = exact  # the types of which changes of known rows are sent
         # The prefix is random, because a worker may acknowledge a reply of an earlier master, and its identifier must
         # match no reply of this master.
         self._answers = (f"{secrets.token_hex(4)}.{number}" for number in count())
@@ -143,8 +162,42 @@ class RowSupply:
             rows.answered.append(LeaseRows(lease.id, touched))
         rows.promised = {lease.id: rows.promised[lease.id] for lease in held if lease.id in rows.promised} | ready
         rows.version, rows.answer = replica.version, next(self._answers)
-        brought = dict(replica.state.part(union(wanted)).rows)
-        return Supply(brought, forget, tuple(ready.items()), rows.answer)
+        lacking = union(wanted)
+        as_changes = {} if forget else self._changes(pending, lacking)
+        if as_changes:
+            covered = {name: np.sort(each.ids) for name, each in as_changes.items()}
+            rows.answered.append(LeaseRows(PUSHED, covered))
+            lacking = without(lacking, covered)
+        brought = dict(replica.state.part(lacking).rows)
+        return Supply(brought, forget, tuple(ready.items()), rows.answer, as_changes)
+
+    def _changes(self, pending: PendingReply, lacking: Touched) -> dict[str, ChangedRows]:
+        """Return rows as changes of what the worker has, by type, where that is smaller. They are `lacking` rows that
+        the worker has in an older version, and all rows that it pushed and that differ now: so the worker has these as
+        the master knows them, and later replies can send changes of them, too."""
+        if pending.sync.leaving:
+            return {}
+        replica, known, found = self._store.replica, pending.record.held.rows.known, {}
+        for type_name in self._exact:
+            wanted = lacking.get(type_name, _NONE)
+            pushed = pending.sent.get(type_name, RowValues(_NONE, {}))
+            differ = np.flatnonzero(~np.isin(pushed.ids, pending.as_pushed.get(type_name, _NONE)))
+            pushed = pushed.take(differ) if pushed.fields else pushed
+            older = wanted[~np.isin(wanted, pushed.ids)]
+            versions = known.versions(type_name, older)
+            older, versions = older[versions != UNKNOWN], versions[versions != UNKNOWN]
+            had, forgotten = replica.rows_as_of(type_name, older, versions)
+            here = np.delete(np.arange(len(older)), forgotten)
+            ids = np.concatenate([pushed.ids, older[here]])
+            now = replica.state.rows(type_name, ids)
+            changes = {}
+            for name, column in now.items():
+                before = had[name][here]
+                before = np.concatenate([pushed.fields[name], before]) if len(pushed.ids) else before
+                changes[name] = ChangedElements.of(before, column)
+            if changes and all(each is not None for each in changes.values()):
+                found[type_name] = ChangedRows(ids, {n: each for n, each in changes.items() if each is not None})
+        return found
 
     def give_older(self, pending: PendingReply, version: int) -> Supply:
         """Record that the worker gets every row of its new lease from an older version. Return a supply without rows,
@@ -169,8 +222,9 @@ class RowSupply:
         received = sync.heard == rows.answer != "" and self._store.ledger.has_version(sync.have)
         named = {*sync.holds} if sync.push is None else {*sync.holds, sync.push.lease}
         as_pushed = pending.as_pushed if pending.verdict is Verdict.MERGED else {}
-        rows.acknowledge(received, named, as_pushed, self._store.replica.version)
-        rows.known.discard(pending.unmerged)
+        pushed = pending.pushed if pending.verdict is Verdict.MERGED else {}
+        rows.acknowledge(received, named, as_pushed, self._store.replica.version, pushed, self._exact)
+        rows.known.drop(pending.unmerged)
 
     def _reach(self, lease: LeaseState, pending: PendingReply) -> int:
         """Return the position of a lease before which batches may begin after this reply. The worker counts on it: this

@@ -18,7 +18,11 @@ HELPERS = {  # modules that benchmarks run in other processes
     *("carriers.chirp", "example_loop", "placement.trial", "plain_loop"),
 }
 # These start daemons.
-ALONE = {"carriers", *("condor.chunks", "condor.evictions", "condor.holds", "condor.latency"), "unattended"}
+ALONE = {
+    "carriers",
+    *("condor.chunks", "condor.evictions", "condor.holds", "condor.latency", "condor.stages"),
+    "unattended",
+}
 LEFT_OUT = {
     "local_ec2": "it boots machines from an image that takes minutes to make, as root",
     "large_replicas": "seven processes with torch take half a minute of CPU",

@@ -58,6 +58,7 @@ class CondorOptions(BackendOptions):
     container_image: str | None = option(None, "Container image with Python and the program's imports.")
     packed: str | None = option(None, "Environment from conda-pack or venv-pack, sent with each job; or its URL.")
     python: str | None = option(None, "Python on the job's machine. Default: the same path as here, or python3.")
+    without_numba: bool = option(False, "Do not send numba with jobs of a program of stages: the machines have it.")
     send: tuple[str, ...] = option((), "File that the program needs, or its URL; repeatable.")
     project: str | None = option(None, "Project name on the OSPool.")
     attributes: tuple[str, ...] = option((), "Additional job attribute NAME=EXPRESSION.", flags=("--attribute",))

@@ -8,7 +8,9 @@ from pathlib import Path
 from gridml.errors import UsageError
 from gridml.model.device_memory import parse
 from gridml.model.loading import load
-from master.backends.condor import master_job, submit_description
+from gridml.model.program import Program
+from gridml.model.stages import Stages
+from master.backends.condor import brought, master_job, submit_description
 from master.backends.condor.events import on_loopback
 from master.backends.condor.options import CondorOptions, is_url
 from master.ports.plugin import BackendPlugin, Command
@@ -42,7 +44,8 @@ class CondorPlugin(BackendPlugin):
         return Condor(settings, directory)
 
     def describe(self, settings: Settings, directory: RunDirectory, *, foreground: bool) -> str:
-        load(settings.program).build(settings.program)  # raises the program's errors before anything is printed
+        program = load(settings.program)
+        program.build(settings.program)  # raises the program's errors before anything is printed
         commands = submit_description.description(settings, directory, {})
         parts = [submit_description.as_text(commands)]
         if not foreground:
@@ -60,6 +63,9 @@ class CondorPlugin(BackendPlugin):
             else:
                 size = f"{Path(path).stat().st_size:,} bytes" if Path(path).is_file() else "not there"
             parts.append(f"# sent with every job: {path} ({size})")
+        has_stages = isinstance(program.shape, Stages)
+        if brought.brings_numba(has_stages, CondorOptions.among(settings.options))[0]:
+            parts.append(f"# sent with every job: {brought.archive_name()} (some 70 MB, made as the run begins)")
         return "\n".join(parts)
 
     def nearby(self) -> bool:
@@ -73,3 +79,6 @@ class CondorPlugin(BackendPlugin):
 
     def keep(self, settings: Settings, directory: RunDirectory) -> None:
         submit_description.keep(CondorOptions.among(settings.options), directory)
+
+    def equip(self, program: Program, settings: Settings, directory: RunDirectory) -> None:
+        brought.prepare(program, CondorOptions.among(settings.options), directory)

@@ -22,6 +22,7 @@ from gridml.errors import StorageError, UsageError
 from gridml.model.device_memory import AUTO, CPU
 from gridml.protocol import bundle, outbox
 from gridml.protocol.foreign import MAX_NAME_CHARS, printable
+from master.backends.condor import brought
 from master.backends.condor.options import CondorOptions, check_line, is_url
 from master.store.rundir import CODE, RunDirectory, command, program_entries, write_code
 from master.store.settings import Settings
@@ -155,9 +156,25 @@ if [ -n "$GRIDML_PACKED" ]; then
         [ -x packed/bin/conda-unpack ] && packed/bin/conda-unpack
     fi
 fi
-for python in "$GRIDML_PYTHON" python3 python; do
-    [ -n "$python" ] && "$python" -c 'import numpy' 2>/dev/null && exec "$python" gridml.pyz "$@"
-done
+start() {  # the worker, with the first Python that can import the modules $1
+    modules="$1" && shift
+    for python in "$GRIDML_PYTHON" python3 python; do
+        [ -n "$python" ] && "$python" -c "import $modules" 2>/dev/null && exec "$python" gridml.pyz "$@"
+    done
+}
+if [ -n "$GRIDML_BROUGHT" ]; then  # an archive of numba
+    start numpy,numba "$@"
+    if [ ! -d brought ]; then
+        mkdir bringing && tar -xzf "$GRIDML_BROUGHT" -C bringing && mv bringing brought || {
+            tar -tzf "$GRIDML_BROUGHT" >/dev/null && exit 69  # as above
+            exit 78
+        }
+        rm -f "$GRIDML_BROUGHT"
+    fi
+    export PYTHONPATH="$PWD/brought${PYTHONPATH:+:$PYTHONPATH}"
+    start numpy,numba "$@"  # fails for a Python of another version
+fi
+start numpy "$@"
 echo "no Python with numpy on $(uname -n): give --container-image, --packed or --python" >&2
 exit 78
 """
@@ -175,6 +192,9 @@ def description(settings: Settings, directory: RunDirectory, marks: Mapping[str,
     if options.packed is not None:
         sent.append(options.packed)
         environment["GRIDML_PACKED"] = Path(options.packed).name
+    if (archive := brought.archive(directory, options)) is not None:
+        sent.append(str(archive))
+        environment["GRIDML_BROUGHT"] = archive.name
     arguments = ["--name $(worker)", f"--carrier {carrier.name}", f"--program {word(settings.program.name)}"]
     arguments.append(f"--seed {settings.seed} --patience {settings.silent_s:g} --keep {outbox.share(settings.workers)}")
     # A job that requested no GPU may still see one, which belongs to another job.

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from gridml.protocol import bundle
+from gridml.protocol.changes import PARTS, ChangedElements
 from gridml.protocol.codec import BundleCodec, MalformedPush
 from gridml.protocol.compression import FORMATS, StepFormat, TensorStep
 from gridml.protocol.messages import Push, Sync, to_json
 from gridml.protocol.push import (
     NOTHING,
+    ChangedRows,
     PushContent,
     ReplicaPart,
     RowValues,
@@ -114,6 +116,14 @@ def test_what_is_written_is_read(
         ({"@moments/sum/Network/1/m/w": np.zeros(2)}, "is float64 (2,); expected bfloat16 as uint16, or float32 ()"),
         ({"@moments/step/Network/1/m/w": np.zeros(())}, "is float64 (); expected bfloat16"),
         ({"@ids/Word": np.array([1])}, "Word comes both as rows of the replica and as local vertices"),
+        ({"@changed/counts/Word/size": np.zeros(2, np.uint8)}, "Word/size came with counts of its changes; expected"),
+        ({f"@changed/{part}/Word/count": np.zeros(2, np.uint8) for part in PARTS}, "Word/count comes twice; expected"),
+        ({f"@changed/{part}/Page/rank": np.zeros(2, np.uint8) for part in PARTS}, "Page/rank came without the ids of"),
+        ({f"@changed/{part}/Text/size": np.zeros(2, np.uint8) for part in PARTS}, "Text/size came without the ids of"),
+        ({"@changed/other/Word/size": np.zeros(2)}, "Word/size came with other of its changes; expected"),
+        ({"@changed/counts/Network/1/m/w": np.zeros(2)}, "Network/1/m/w came; expected a field of rows"),
+        ({"@changed/counts/size": np.zeros(2)}, "called 'size'; expected Type/field"),
+        ({"@older/Word": np.array([1])}, "called '@older/Word'; expected @rows"),
     ],
 )
 def test_an_invalid_push_is_recognised(change: Arrays, says: str) -> None:
@@ -128,6 +138,27 @@ def test_a_reply_brings_the_replica_alone() -> None:
         decode_replica(TEXTS)
     with pytest.raises(ValueError, match="compressed steps"):
         decode_replica({"@int8/Network/1/model/weight": np.zeros(2, np.uint8)})
+
+
+def test_changes_travel_beside_the_rows_of_a_push_and_of_a_reply() -> None:
+    before = np.zeros((3, 500), np.int32)
+    after = before.copy()
+    after[:, 7] -= 300
+    changed = ChangedElements.of(before, after)
+    assert changed is not None
+    rows = RowValues(np.array([4, 2, 9]), {"size": np.ones(3)})
+    push = PushContent(ReplicaPart(rows={"Word": rows}), changes={"Word": {"count": changed}})
+    again = decode(encode(push))
+    same(dict(again.changes["Word"]["count"].parts), changed.parts)
+    assert again.replica.rows["Word"].fields.keys() == {"size"}
+    reply = ReplicaPart(
+        {("Network", 1): NETWORK}, {"Word": rows}, changed={"Word": ChangedRows(rows.ids + 9, {"count": changed})}
+    )
+    brought = decode_replica(encode_replica(reply))
+    same(encode_replica(brought), encode_replica(reply))
+    assert brought.changed["Word"].ids.tolist() == [13, 11, 18]
+    np.testing.assert_array_equal(brought.changed["Word"].changes["count"].added_to(before), after)
+    assert bool(ReplicaPart(changed=reply.changed))
 
 
 def test_a_reply_brings_what_is_short_in_upper_halves() -> None:

@@ -32,5 +32,5 @@ def test_a_row_is_lacking_unless_it_is_of_a_version_since_its_last_change(
 def test_rows_that_the_worker_has_changed_are_lacking_again() -> None:
     known, changed = KnownRows(), np.zeros(COUNT, np.int64)
     known.add({"Word": np.array([1, 4, 7], np.int64)}, 3)
-    known.discard({"Word": np.array([4, 9], np.int64), "Other": np.array([1], np.int64)})
+    known.drop({"Word": np.array([4, 9], np.int64), "Other": np.array([1], np.int64)})
     assert known.lacking("Word", np.array([1, 4, 7], np.int64), changed).tolist() == [4]
