@@ -195,7 +195,8 @@ def load(run: Run | str | os.PathLike[str], which: str | int | None = None) -> d
 
     With "final", the fields of local vertices that f or stages changed are arrays under "User.p" (vertices, *shape),
     and those of edges under "Document.words.topic" (edges, *shape), in the order of the edges that `Graph.add` was
-    given. A run keeps them as they are now, so earlier replicas come without them.
+    given. A run keeps them as they are now, so earlier replicas come without them. As `init_from=` of another run they
+    are left out, like ids.
 
     The SHA-256 of the replica's file is checked against the ledger. Raises LedgerError if the SHA-256 differs or there
     is no run; RunError if the run has no such replica yet; UsageError for a version that is not available, and if both

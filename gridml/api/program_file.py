@@ -331,10 +331,13 @@ def split_initial_values(given: InitialValues | None) -> tuple[str | os.PathLike
 
 def write_state_dicts(given: Mapping[str, Any], root: Path, call: str) -> Path:
     """Write state dicts to a file in the run directory, and return its path. `given` is the state dict of the program's
-    only module, or a result of `gridml.load`. Raises UsageError for anything else, StorageError."""
+    only module, or a result of `gridml.load`, of which ids of vertices are left out. Raises UsageError for anything
+    else, StorageError."""
     tensors: dict[str, Array] = {}
     for name, value in given.items():
         parts = _VERTEX.fullmatch(str(name))
+        if isinstance(value, np.ndarray) and str(name).endswith(".ids"):
+            continue  # no field has this name
         if isinstance(value, Mapping):
             if parts is None:
                 raise UsageError(

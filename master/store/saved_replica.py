@@ -296,9 +296,11 @@ def initialize_from(graph: Graph, state: ReplicaState, values: InitialWeights, *
 
     Floating-point values are converted. Raises UsageError for a name that only one side has, for a different shape or
     kind of dtype, and for NaN and infinity. With `partial`, such tensors are skipped, and UsageError is raised only if
-    no tensor fits.
+    no tensor fits. Fields of local vertices, which `gridml.load` returns too, are left out: they begin as the graph's.
     """
     own = _own_tensors(state)
+    local = {field.replace(":", ".") if ":" in field else field.replace(".", "/") for field in graph.mutable_columns()}
+    values = replace(values, tensors={name: each for name, each in values.tensors.items() if name not in local})
     called = _keys(graph) if values.plain else _whole_names(graph, own)
     taken: dict[str, Array] = {}
     odd: list[str] = []

@@ -33,7 +33,7 @@ def record_of(value: np.dtype[Any] | None) -> np.dtype[Any]:
 
 
 @dataclass
-class Side:
+class Endpoints:
     """The rows of a graph, or its columns. Complete once all records are read."""
 
     count: int = 0
@@ -47,8 +47,8 @@ class EdgeReader(ABC):
 
     source: GraphSource
     value: np.dtype[Any] | None  #: of the value of each edge; None: values are checked, and not kept
-    rows: Side = field(default_factory=Side)
-    columns: Side = field(default_factory=Side)
+    rows: Endpoints = field(default_factory=Endpoints)
+    columns: Endpoints = field(default_factory=Endpoints)
     labels: list[Array] = field(default_factory=list)  #: float64, the labels of rows, in blocks (libsvm)
 
     @abstractmethod
@@ -112,7 +112,7 @@ class Interner:
         )
         return out
 
-    def side(self) -> Side:
+    def side(self) -> Endpoints:
         """Return all texts, ascending: as numbers if each is a whole number as Python writes it, otherwise as bytes."""
         offsets = self._offsets[: self._count + 1]
         longest = int(np.diff(offsets).max(initial=1))
@@ -125,7 +125,7 @@ class Interner:
         order = np.argsort(ids, kind="stable")
         rank = np.empty(len(order), np.int32)
         rank[order] = np.arange(len(order), dtype=np.int32)
-        return Side(self._count, ids[order], rank)
+        return Endpoints(self._count, ids[order], rank)
 
 
 def _whole(texts: Array) -> Array | None:
@@ -272,7 +272,7 @@ class MatrixMarket(EdgeReader):
                 at, size = size_line(self.source, block, at, (3,), _SIZE)
                 if size is None:
                     continue
-                left, self.rows, self.columns = size[2], Side(size[0]), Side(size[1])
+                left, self.rows, self.columns = size[2], Endpoints(size[0]), Endpoints(size[1])
                 self.source.check_size(size[0], size[1], size[2])
             records = self._parsed(block, at, 2 + values, size)
             left -= len(records)
@@ -354,5 +354,5 @@ class Libsvm(EdgeReader):
             if self.value is not None:
                 records[VALUE] = held
             rows, width = rows + count, max(width, int(index.max(initial=0)))
-            self.rows, self.columns = Side(rows), Side(width)
+            self.rows, self.columns = Endpoints(rows), Endpoints(width)
             yield records

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from gridml.placement.files.edge_columns import COLUMN, ROW, VALUE, Side
+from gridml.placement.files.edge_columns import COLUMN, ROW, VALUE, Endpoints
 
 Array = NDArray[Any]
 BUCKET_RECORDS = 1 << 18  # sorted at once, or those of one row if they are more
@@ -34,7 +34,7 @@ def gather(folder: Path, records: Iterable[Array]) -> np.dtype[Any] | None:
     return dtype
 
 
-def group(folder: Path, rows: Side, columns: Side, dtype: np.dtype[Any]) -> int:
+def group(folder: Path, rows: Endpoints, columns: Endpoints, dtype: np.dtype[Any]) -> int:
     """Sort the records of `gather` by row, and write `OFFSETS`, `TARGETS` and, if they have values, `WEIGHT` into the
     folder. Return the number of edges."""
     path = folder / _RECORDS
@@ -88,5 +88,5 @@ def _parts(path: Path, dtype: np.dtype[Any]) -> Iterator[Array]:
             yield part
 
 
-def _ranked(numbers: Array, side: Side) -> Array:
+def _ranked(numbers: Array, side: Endpoints) -> Array:
     return numbers if side.rank is None else side.rank[numbers]

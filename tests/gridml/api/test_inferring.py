@@ -63,6 +63,15 @@ def test_topics_of_edges_and_the_ids_of_vertices_come_with_them(topics: gridml.R
     np.testing.assert_array_equal(gridml.load(topics, "e1")["Word.ids"], found["Word.ids"])
 
 
+def test_what_was_loaded_begins_another_run(topics: gridml.Run, tmp_path: Path) -> None:
+    """Local fields and ids are left out: they are those of the new run's graph."""
+    found, program = gridml.load(topics), topics.settings()["program"]
+    run = gridml.simulate(program, workers=1, cost=COSTS, run_dir=tmp_path / "run", epochs=1, init_from=found)
+    facts = run.events("first values")[0].facts
+    assert facts["taken"] == facts["tensors"] == 3
+    assert gridml.load(run)["Word.count"].sum() == found["Word.count"].sum()
+
+
 def damaged(path: Path) -> Any:
     content = bytearray(path.read_bytes())
     content[-1] ^= 1

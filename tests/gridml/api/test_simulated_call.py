@@ -120,7 +120,7 @@ def test_the_defaults_are_those_of_the_command() -> None:
 def test_arrays_come_as_arrays(tallies: ModuleType, tmp_path: Path) -> None:
     run = gridml.simulate(tallies.program, workers=2, cost=COSTS, run_dir=tmp_path / "run")
     final = gridml.load(run)
-    assert set(final) == {"Word.count", "Level.value"}
+    assert set(final) == {"Word.count", "Level.value", "Document.mood", "Document.visits"}
     counted = tallies.counted(np.full(tallies.COUNT, tallies.EPOCHS))
     assert final["Word.count"].tolist() == counted["Word/count"].tolist()
     assert gridml.load(run, "e1")["Word.count"].sum() * tallies.EPOCHS == final["Word.count"].sum()
