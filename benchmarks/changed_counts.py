@@ -56,7 +56,7 @@ def main() -> None:
         f"Counts of topics pushed as whole rows, and as changed elements: {WORKERS} workers, {EPOCHS} epochs",
         rows,
         [
-            f"examples/lda.py, a push after each {EVERY} chapters; the median of {RUNS} run(s), in turns",
+            f"examples/lda.py, a push after each {EVERY} chapters; medians of {RUNS} run of each, in turns",
             "master CPU-s: user and system time of the master's process, from the start of its loop to the run's end",
             "MB: of all messages; miscounted: counts that differ from a recount of the topics, in all runs together",
         ],
