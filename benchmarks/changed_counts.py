@@ -23,7 +23,7 @@ from benchmarks.table import Cell, write
 from gridml.protocol import bundle
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "lda.py"
-TOPICS, EPOCHS, WORKERS, EVERY, RUNS = sized((100, 1000), (100,)), sized(8, 1), 4, 64, sized(3, 1)
+TOPICS, EPOCHS, WORKERS, EVERY, RUNS = sized((100, 1000), (100,)), sized(8, 1), 4, 64, 1
 WHOLE = "from gridml.protocol import changes\n\nchanges.OVERHEAD_BYTES = 1 << 62\n\n\n"
 _MASTER = """
 import resource, sys, time
@@ -56,7 +56,7 @@ def main() -> None:
         f"Counts of topics pushed as whole rows, and as changed elements: {WORKERS} workers, {EPOCHS} epochs",
         rows,
         [
-            f"examples/lda.py, a push after each {EVERY} chapters; the median of {RUNS} runs, in turns",
+            f"examples/lda.py, a push after each {EVERY} chapters; medians of {RUNS} run of each, in turns",
             "master CPU-s: user and system time of the master's process, from the start of its loop to the run's end",
             "MB: of all messages; miscounted: counts that differ from a recount of the topics, in all runs together",
         ],

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gridml.carriers.base import Message
-from gridml.model.order import Ids, Touched, union, without
+from gridml.model.order import Ids, Touched, places, union, without
 from gridml.model.vertex import describe
 from gridml.protocol.changes import ChangedElements
 from gridml.protocol.messages import Push, Sync, Verdict
@@ -181,9 +181,9 @@ class RowSupply:
         for type_name in self._exact:
             wanted = lacking.get(type_name, _NONE)
             pushed = pending.sent.get(type_name, RowValues(_NONE, {}))
-            differ = np.flatnonzero(~np.isin(pushed.ids, pending.as_pushed.get(type_name, _NONE)))
+            differ = np.flatnonzero(~places(pending.as_pushed.get(type_name, _NONE), pushed.ids)[1])
             pushed = pushed.take(differ) if pushed.fields else pushed
-            older = wanted[~np.isin(wanted, pushed.ids)]
+            older = wanted[~places(np.sort(pushed.ids), wanted)[1]]
             versions = known.versions(type_name, older)
             older, versions = older[versions != UNKNOWN], versions[versions != UNKNOWN]
             had, forgotten = replica.rows_as_of(type_name, older, versions)

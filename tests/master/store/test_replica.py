@@ -186,6 +186,39 @@ def test_an_older_version_is_read_as_it_was(replica: Replica, tmp_path: Path) ->
     np.testing.assert_array_equal(replica.base(4, hashes[4]).modules["Network", 0].tensors[name], weight + 1)
 
 
+@given(
+    st.lists(
+        st.lists(st.lists(st.integers(0, COUNT - 1), min_size=1, unique=True), min_size=1, max_size=3), max_size=8
+    ),
+    st.lists(st.integers(0, 9), min_size=COUNT, max_size=COUNT),
+    st.integers(0, 8_000),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=examples(60))
+def test_rows_are_read_each_as_of_its_own_version(
+    tmp_path_factory: pytest.TempPathFactory, made: list[list[list[int]]], asked: list[int], room: int
+) -> None:
+    """`made`: the rows that each push of each version changed. `room`: bytes of overwritten rows that are kept."""
+    g = graph()
+    replica = Replica(g, Versions(tmp_path_factory.mktemp("versions")))
+    replica.start(initial(g, 0))
+    replica._overwritten.max_bytes = room
+    kept = [words(replica.state)]
+    for version, pushes in enumerate(made, 1):
+        replica.begin_version()
+        for number, at in enumerate(pushes):
+            value = 100 * version + number
+            new = {"count": np.full(len(at), value), "vector": np.full((len(at), 2), value, np.float32)}
+            replica.put({}, {"Word": RowValues(ids(*at), new)}, version)
+        replica.commit_version(version)
+        kept.append(words(replica.state))
+    versions = np.minimum(np.array(asked, np.int32), len(made)).astype(np.int32)
+    at = ids(*reversed(range(COUNT)))
+    values, unknown = replica.rows_as_of("Word", at, versions)
+    known = np.delete(np.arange(COUNT), unknown)
+    assert values["count"][known].tolist() == [kept[versions[i]][at[i]] for i in known]
+    assert not len(unknown) or replica._overwritten.reach > versions.min()
+
+
 def test_while_a_version_is_being_made_its_base_is_the_one_before(replica: Replica) -> None:
     first = row(replica, 1, [1], 10)
     replica.begin_version()

@@ -513,7 +513,8 @@ def test_an_invalid_message_is_kept_as_a_dead_letter_and_counted(scene: Scene, p
 
 NAMES = ["Level/٣/x/y", "Level/" + "9" * 5000 + "/x/y", "\x1b[2J/x", "x" * 5000 + "/y", "@rows/Nothing", "@ids/Word",
          "Word/count", "", "/", "//", "a/b/c/d", "Word/-1/count/x", "@int8/Level/0/x/y", "@int4/Word/count",
-         "@int8/" + "9" * 5000 + "/x/y/z", "@int3/Level/0/x/y", "@/Level/0/x/y", "@"]  # fmt: skip
+         "@int8/" + "9" * 5000 + "/x/y/z", "@int3/Level/0/x/y", "@/Level/0/x/y", "@",
+         "@changed/counts/Word/count", "@changed/" + "x" * 500 + "/Word/count", "@changed/", "@older/Word"]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ from numpy.typing import NDArray
 
 import gridml
 from gridml.aggregates import Merge, VertexState
+from gridml.caching.master_copy import reconstruct
 from gridml.errors import ProgramError, UserCodeError
 from gridml.model.graph import Graph
 from gridml.model.vertex import Vertex
-from gridml.protocol.push import ReplicaPart, decode, encode_replica
+from gridml.protocol.changes import ChangedElements
+from gridml.protocol.push import PushContent, ReplicaPart, RowValues, decode, encode_replica
 from master.store.replica import Replica
 from master.store.versions import ReplicaState, Versions, initial
 from master.sync.gate import FREE_SHARE, MAX_STEPS, MAX_WAIT_S, OUTLIER, REFUSED_BEYOND, REPLICA_SHARE, GateResult
@@ -124,6 +127,77 @@ def test_a_push_that_does_not_fit_is_explained(tmp_path: Path, change: dict[str,
     message = check(merger, pushed)
     assert message is not None
     assert says in message
+
+
+# --- changed elements of rows
+
+
+class Topic(gridml.Vertex):
+    count = gridml.array("int32", (500,))
+    weight = gridml.array("float32", (500,))
+    aggregate = gridml.add()
+
+
+def topics(replica: Replica, at: list[int], seed: int) -> tuple[PushContent, PushContent]:
+    """Return (a push of whole rows with few changes, the same push as changed elements)."""
+    rng, ids = np.random.default_rng(seed), np.array(at, np.int64)
+    old = replica.state.rows("Topic", ids)
+    new = {name: column.copy() for name, column in old.items()}
+    for row in range(len(at)):
+        for column in new.values():
+            column[row, rng.integers(0, 500, 9)] += rng.integers(-200, 900, 9).astype(column.dtype)
+    changes = {name: ChangedElements.of(old[name], column) for name, column in new.items()}
+    assert all(changes.values())
+    whole = ReplicaPart(rows={"Topic": RowValues(ids, new)})
+    fields = {"Topic": {name: each for name, each in changes.items() if each is not None}}
+    return PushContent(whole), PushContent(ReplicaPart(rows={"Topic": RowValues(ids, {})}), changes=fields)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_changes_are_merged_as_the_rows_are_bit_for_bit(tmp_path: Path, seed: int) -> None:
+    merger, replica = merger_of(tmp_path, (Topic, COUNT))
+    assert merger.added == {"Topic"}
+    base, found = copy(replica.state), []
+    other, mine = topics(replica, [0, 2, 3], seed), topics(replica, [1, 2, 3], seed + 100)
+    replica.put({}, dict(merged(merger.merge(other[0].replica, base, circumstances())).rows), 1)
+    for content in mine:
+        assert merger.check(content.replica, content.changes) is None
+        whole = reconstruct(content, {}, base.rows)
+        found.append(merged(merger.merge(whole, base, circumstances(others=10))).rows["Topic"].fields)
+    for name, values in found[0].items():
+        assert values.tobytes() == found[1][name].tobytes()
+
+
+def test_changes_that_make_nan_are_refused_like_rows_that_hold_it(tmp_path: Path) -> None:
+    merger, replica = merger_of(tmp_path, (Topic, COUNT))
+    content = topics(replica, [1], 0)[1]
+    wrong = ChangedElements(np.array([1], "u2"), np.array([7], "u2"), np.array([0x7FC00000], "i4"))
+    hostile = replace(content, changes={"Topic": {**content.changes["Topic"], "weight": wrong}})
+    assert merger.check(hostile.replica, hostile.changes) is None
+    result, decision = merger.merge(reconstruct(hostile, {}, replica.state.rows), replica.state, circumstances())
+    assert result is None and "Topic/weight" in decision.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "parts", "says"),
+    [
+        ("colour", ([1], [7], [1]), "no tensor Topic/colour"),
+        ("count", ([1, 1], [7, 8], [1, 1]), "2 counts for 1 rows"),
+        ("count", ([1], [500], [1]), "element 500 of a row of 500"),
+        ("count", ([2], [7, 7], [1, 1]), "ascending order, each once"),
+        ("count", ([501], [7], [1]), "changes 501 elements"),
+    ],
+)
+def test_changes_that_do_not_fit_are_explained(
+    tmp_path: Path, name: str, parts: tuple[list[int], list[int], list[int]], says: str
+) -> None:
+    merger, replica = merger_of(tmp_path, (Topic, COUNT))
+    content = topics(replica, [1], 0)[1]
+    counts, elements, steps = parts
+    wrong = ChangedElements(np.array(counts, "u2"), np.array(elements, "u2"), np.array(steps, "i1"))
+    changes = {"Topic": {**content.changes["Topic"], name: wrong}}
+    assert says in str(merger.check(content.replica, changes))
+    assert "is missing" in str(merger.check(content.replica, {}))
 
 
 # --- rows
