@@ -88,8 +88,9 @@ def wire(
     # Failures, trust and recovery
     failures = Failures(store.ledger, leases, workers, mailboxes, events)
     moments = SharedMoments(spec.graph, workers, MomentsFile(directory.root / "moments"))
-    driver, syncs = spec.program.shape.driver.__name__, spec.program.syncs
-    merger = Merger(spec.graph, store.replica, settings.workers, driver, syncs)
+    shape, syncs = spec.program.shape, spec.program.syncs
+    by_edge = shape.trained_by_edge
+    merger = Merger(spec.graph, store.replica, settings.workers, shape.driver.__name__, syncs, by_edge)
     due = sampler(settings.spot_checks, environment.chance)
     trust = Trust(store, leases, workers, events, merger.group_of, due)
     recovery = Recovery(store, leases, failures, trust, moments, events)

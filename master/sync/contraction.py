@@ -6,6 +6,11 @@ concurrent pushes, from bases b and b', differ by −λ(b−b'). So −λ is the
 b−b', over the rows that both pushes contain. The estimate of λ plus two standard errors is used as the upper bound of
 λ.
 
+Where many workers begin a pass together, most concurrent pushes have one base. So rows that are trained edge by edge are
+also compared with an earlier push of the pass that is in the later base. Its noise is then in b−b', and would look like
+a pull; so what it changed itself is subtracted, which leaves what others changed. Pushes of different passes are not
+compared: their local vertices differ, and with them the optima.
+
 A row's contraction is λ times its touches in a push, times two factors that bound the joint effect of numbers and rows.
 H is the curvature of the loss:
 
@@ -13,7 +18,9 @@ H is the curvature of the loss:
   by the mean eigenvalue. For gradients of a likelihood these moments are H (Fisher's identity). For a row of n numbers
   the factor is at most n.
 - A vertex couples the k rows that it touches. The factor is k: a sum Σ H_i of positive semi-definite terms, each on k
-  blocks, is at most k times its own block diagonal.
+  blocks, is at most k times its own block diagonal. Rows that are trained edge by edge are coupled only by the local
+  vertex at which their edges start. It is trained along with them, and its optimum follows them, which leaves less
+  than the block diagonal (a Schur complement). So their factor is 1.
 
 Only f knows which rows of an embedding table a vertex touches, so every row counts as touched by every vertex. The
 estimate over all rows is then dominated by the rows that moved most, because their bases are farthest apart; most other
@@ -27,9 +34,10 @@ The drift of workers between pushes is λ per vertex, averaged over rows with th
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +45,7 @@ from numpy.typing import NDArray
 from gridml.aggregates import Contraction, Merge
 from gridml.model.graph import Edges, Graph
 from gridml.model.vertex import describe
-from gridml.protocol.push import ReplicaPart
+from gridml.protocol.push import ReplicaPart, RowValues
 from master.store.versions import Base
 
 Array = NDArray[Any]
@@ -79,21 +87,28 @@ class Contractions:
     """Contraction of the rows of a graph, whose vertices of type `driver` are trained. It is not saved: a new master
     measures again."""
 
-    def __init__(self, graph: Graph, driver: str) -> None:
+    def __init__(self, graph: Graph, driver: str, by_edge: Collection[str] = ()) -> None:
+        """`by_edge`: the types whose rows are trained edge by edge (`Shape.trained_by_edge`)."""
         self._graph = graph
         self._driver = driver
+        self._by_edge = frozenset(by_edge)
         self._fields: dict[tuple[str, str], _Field] = {}
         self._of_tables: dict[str, _Table] = {}
 
-    def add(self, worker: str, part: ReplicaPart, base: Base, merge: Merge) -> None:
-        """Record the rows of a push that was trained from `base` and passed the gate unshortened."""
+    def add(self, worker: str, part: ReplicaPart, base: Base, merge: Merge, merged: RowsMerged | None = None) -> None:
+        """Record the rows of a push that was trained from `base` and passed the gate unshortened. `merged`: what it
+        made of the master's rows; without it the push is not compared with those trained from a version with it."""
         for type_name, rows in part.rows.items():
             for name, pushed in rows.fields.items():
                 if pushed.dtype.kind == "f" and merge.vertices:
                     field = self._field(type_name, name, pushed)
                     at = field.sampled(rows.ids)
-                    old = base.rows(type_name, rows.ids[at])[name]
-                    field.add(worker, rows.ids[at], pushed[at], old, merge)
+                    ids = rows.ids[at]
+                    old, after = base.rows(type_name, ids)[name], None
+                    if merged is not None and type_name in self._by_edge:
+                        new, value = merged.rows[type_name].fields[name][at], merged.values[type_name][name][ids]
+                        after = new + (old.astype(np.float64) - value)  # exactly `new` where nobody else changed it
+                    field.add(worker, ids, pushed[at], old, merge, after)
 
     def of(self, type_name: str, name: str, ids: Ids, merge: Merge) -> Contraction | None:
         """Return how strongly a push pulls rows that others changed since its base; None while unknown."""
@@ -103,7 +118,15 @@ class Contractions:
             return None
         touches = self._touches[type_name][ids].astype(np.float64)
         push, others = (_at_least_once(touches * n) for n in (merge.vertices, merge.credited_by_others))
-        return Contraction(self._coupled * strength * push, self._coupled * strength * (push + others))
+        coupled = 1.0 if type_name in self._by_edge else self._coupled
+        return Contraction(coupled * strength * push, coupled * strength * (push + others))
+
+    def end_pass(self) -> None:
+        """Stop comparing with pushes of this pass: until the next one the optima of rows that are trained edge by edge
+        move with all local vertices."""
+        for (type_name, _), field in self._fields.items():
+            if type_name in self._by_edge:
+                field.end_pass()
 
     @property
     def drift(self) -> float:
@@ -173,6 +196,15 @@ class Contractions:
         return arrows
 
 
+class RowsMerged(NamedTuple):
+    """The master's rows before and after a push."""
+
+    #: the pushed rows, merged, by type
+    rows: Mapping[str, RowValues]
+    #: every row before, by type and field
+    values: Mapping[str, Mapping[str, Array]]
+
+
 @dataclass(frozen=True)
 class _Seen:
     """The sampled rows of a push."""
@@ -187,6 +219,8 @@ class _Seen:
     moves: Floats
     #: expected touches of each row
     touched: Floats
+    #: `base` with what the push changed in the master's values; None: unknown
+    after: Floats | None
 
 
 class _Slopes:
@@ -240,8 +274,11 @@ class _Field:
         """Return the positions in `ids` of the sampled rows."""
         return np.flatnonzero(self._sampled[ids])
 
-    def add(self, worker: str, ids: Ids, pushed: Array, old: Array, merge: Merge) -> None:
-        """Record the sampled rows of a push that was trained from `old`, and compare them with a concurrent push."""
+    def add(
+        self, worker: str, ids: Ids, pushed: Array, old: Array, merge: Merge, after: Floats | None = None
+    ) -> None:
+        """Record the sampled rows of a push that was trained from `old`, and compare them with an earlier push. `after`
+        is `old` with what the push changed in the master's values."""
         base = old.astype(np.float64).reshape(len(ids), self._length)
         moves = pushed.reshape(len(ids), self._length) - base
         touched = _at_least_once(self._touches[ids].astype(np.float64)[:, None] * merge.vertices)
@@ -253,12 +290,19 @@ class _Field:
                     mean = float(np.trace(self._second)) / self._length
                     strongest = float(np.linalg.eigvalsh(self._second)[-1])
                     self._unevenness = strongest / mean if mean > 0 else float(self._length)
-        seen = _Seen(worker, merge.version, ids, base, moves / touched, touched)
-        if self._last is None or merge.base >= self._last.version:
+        after = None if after is None else after.reshape(base.shape)
+        seen, last = _Seen(worker, merge.version, ids, base, moves / touched, touched, after), self._last
+        if last is None or merge.base >= last.version:
+            if last is not None and last.after is not None:
+                self._compare(seen, replace(last, base=last.after))
             self._last = seen
-        elif self._last.worker != worker:
-            self._compare(seen, self._last)
+        elif last.worker != worker:
+            self._compare(seen, last)
         self._weigh(ids, moves)
+
+    def end_pass(self) -> None:
+        """As `Contractions.end_pass`."""
+        self._last = None
 
     def _weigh(self, ids: Ids, moves: Floats) -> None:
         """Update the drift with the rows that a push moved."""
@@ -273,6 +317,7 @@ class _Field:
             self.drift = fading * self.drift + (1 - fading) * drift if self.drift else drift
 
     def _compare(self, one: _Seen, other: _Seen) -> None:
+        """Add the slope of two pushes, whose bases must differ by nothing that holds the noise of either."""
         _, ours, theirs = np.intersect1d(one.ids, other.ids, assume_unique=True, return_indices=True)
         gap = one.base[ours] - other.base[theirs]
         differ = one.moves[ours] - other.moves[theirs]

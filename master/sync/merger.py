@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -21,7 +21,7 @@ from gridml.protocol.push import ReplicaPart, RowValues, VertexKey
 from master.store.replica import Replica
 from master.store.versions import Base, ReplicaState
 from master.sync.buffers import UntrainedTensors
-from master.sync.contraction import Contractions
+from master.sync.contraction import Contractions, RowsMerged
 from master.sync.gate import (
     FREE_SHARE,
     GateResult,
@@ -65,7 +65,8 @@ class Merger:
     """The rules of a graph's replicated vertices, and the state of the gate.
 
     `workers` is the number of workers that may push at the same time. `driver` is the type of the trained vertices; if
-    it is given, the merge of rows depends on how strongly pushes pull them (`Contractions`).
+    it is given, the merge of rows depends on how strongly pushes pull them (`Contractions`). `by_edge`: the types whose
+    rows are trained edge by edge.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Merger:
         workers: int = 1,
         driver: str | None = None,
         syncs: Sequence[GlobalSync] = (),
+        by_edge: Collection[str] = (),
     ) -> None:
         self._tables = {t.type.name: t for t in graph.replicated}
         self._replica = replica
@@ -84,7 +86,7 @@ class Merger:
         self._rule_sets: dict[VertexKey, RuleSet] = {}
         self._embeddings: dict[VertexKey, tuple[str, ...]] = {}
         self._row_rules = {t.type.name: _row_rules(t) for t in graph.replicated if t.type.arrays}
-        self._contractions = None if driver is None else Contractions(graph, driver)
+        self._contractions = None if driver is None else Contractions(graph, driver, by_edge)
         self.step_history = StepHistory()
         self.untrained = UntrainedTensors(graph)
         self.workers = workers
@@ -176,7 +178,8 @@ class Merger:
             if merged.not_finite is not None:
                 return None, GateResult(None, f"{merged.not_finite} is not finite after merging", failed=True)
         if self._contractions is not None and scale == 1.0:  # a shortened push does not show the real pull
-            self._contractions.add(worker, self._minding(part), base, merge)
+            values = self._replica.state.arrays
+            self._contractions.add(worker, self._minding(part), base, merge, RowsMerged(merged.rows, values))
             for name, pushed, old in self._trained_tables(part, base):
                 self._contractions.add_table(worker, name, pushed, old, merge)
         return replace(merged, fast_forward=merge.fast_forward and self._holds(merged, part)), decision
@@ -278,6 +281,8 @@ class Merger:
 
     def end_pass(self) -> PassEnd:
         """Return the contexts after a pass. Raises as `end_pass` of `master.sync.pass_end` does."""
+        if self._contractions is not None:
+            self._contractions.end_pass()
         return end_pass(self._syncs, self._tables, self._replica.state)
 
     def _apply(self, push: PushMerge) -> Merged:
