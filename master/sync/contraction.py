@@ -8,8 +8,8 @@ b−b', over the rows that both pushes contain. The estimate of λ plus two stan
 
 Where many workers begin a pass together, most concurrent pushes have one base. So rows that are trained edge by edge are
 also compared with an earlier push of the pass that is in the later base. Its noise is then in b−b', and would look like
-a pull; so what it changed itself is subtracted, which leaves what others changed. Pushes of different passes are not
-compared: their local vertices differ, and with them the optima.
+a pull. So b−b' is replaced by its projection on the moves that others pushed since (an instrument, whose noise is in
+neither push). Pushes of different passes are not compared: their local vertices differ, and with them the optima.
 
 A row's contraction is λ times its touches in a push, times two factors that bound the joint effect of numbers and rows.
 H is the curvature of the loss:
@@ -20,7 +20,8 @@ H is the curvature of the loss:
 - A vertex couples the k rows that it touches. The factor is k: a sum Σ H_i of positive semi-definite terms, each on k
   blocks, is at most k times its own block diagonal. Rows that are trained edge by edge are coupled only by the local
   vertex at which their edges start. It is trained along with them, and its optimum follows them, which leaves less
-  than the block diagonal (a Schur complement). So their factor is 1.
+  than the block diagonal (a Schur complement). Their factor is the number of the row's fields, each of which is a
+  block.
 
 Only f knows which rows of an embedding table a vertex touches, so every row counts as touched by every vertex. The
 estimate over all rows is then dominated by the rows that moved most, because their bases are farthest apart; most other
@@ -34,10 +35,10 @@ The drift of workers between pushes is λ per vertex, averaged over rows with th
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +46,7 @@ from numpy.typing import NDArray
 from gridml.aggregates import Contraction, Merge
 from gridml.model.graph import Edges, Graph
 from gridml.model.vertex import describe
-from gridml.protocol.push import ReplicaPart, RowValues
+from gridml.protocol.push import ReplicaPart
 from master.store.versions import Base
 
 Array = NDArray[Any]
@@ -95,20 +96,15 @@ class Contractions:
         self._fields: dict[tuple[str, str], _Field] = {}
         self._of_tables: dict[str, _Table] = {}
 
-    def add(self, worker: str, part: ReplicaPart, base: Base, merge: Merge, merged: RowsMerged | None = None) -> None:
-        """Record the rows of a push that was trained from `base` and passed the gate unshortened. `merged`: what it
-        made of the master's rows; without it the push is not compared with those trained from a version with it."""
+    def add(self, worker: str, part: ReplicaPart, base: Base, merge: Merge) -> None:
+        """Record the rows of a push that was trained from `base` and passed the gate unshortened."""
         for type_name, rows in part.rows.items():
             for name, pushed in rows.fields.items():
                 if pushed.dtype.kind == "f" and merge.vertices:
                     field = self._field(type_name, name, pushed)
                     at = field.sampled(rows.ids)
-                    ids = rows.ids[at]
-                    old, after = base.rows(type_name, ids)[name], None
-                    if merged is not None and type_name in self._by_edge:
-                        new, value = merged.rows[type_name].fields[name][at], merged.values[type_name][name][ids]
-                        after = new + (old.astype(np.float64) - value)  # exactly `new` where nobody else changed it
-                    field.add(worker, ids, pushed[at], old, merge, after)
+                    old = base.rows(type_name, rows.ids[at])[name]
+                    field.add(worker, rows.ids[at], pushed[at], old, merge)
 
     def of(self, type_name: str, name: str, ids: Ids, merge: Merge) -> Contraction | None:
         """Return how strongly a push pulls rows that others changed since its base; None while unknown."""
@@ -118,7 +114,9 @@ class Contractions:
             return None
         touches = self._touches[type_name][ids].astype(np.float64)
         push, others = (_at_least_once(touches * n) for n in (merge.vertices, merge.credited_by_others))
-        coupled = 1.0 if type_name in self._by_edge else self._coupled
+        coupled = self._coupled
+        if type_name in self._by_edge:
+            coupled = float(sum(column.dtype.kind == "f" for column in self._graph.tables[type_name].columns.values()))
         return Contraction(coupled * strength * push, coupled * strength * (push + others))
 
     def end_pass(self) -> None:
@@ -157,7 +155,8 @@ class Contractions:
 
     def _field(self, type_name: str, name: str, rows: Array) -> _Field:
         if (type_name, name) not in self._fields:
-            self._fields[type_name, name] = _Field(self._touches[type_name], math.prod(rows.shape[1:]))
+            length, by_edge = math.prod(rows.shape[1:]), type_name in self._by_edge
+            self._fields[type_name, name] = _Field(self._touches[type_name], length, by_edge=by_edge)
         return self._fields[type_name, name]
 
     @cached_property
@@ -196,15 +195,6 @@ class Contractions:
         return arrows
 
 
-class RowsMerged(NamedTuple):
-    """The master's rows before and after a push."""
-
-    #: the pushed rows, merged, by type
-    rows: Mapping[str, RowValues]
-    #: every row before, by type and field
-    values: Mapping[str, Mapping[str, Array]]
-
-
 @dataclass(frozen=True)
 class _Seen:
     """The sampled rows of a push."""
@@ -219,8 +209,6 @@ class _Seen:
     moves: Floats
     #: expected touches of each row
     touched: Floats
-    #: `base` with what the push changed in the master's values; None: unknown
-    after: Floats | None
 
 
 class _Slopes:
@@ -252,7 +240,7 @@ class _Slopes:
 class _Field:
     """Decaying sums of one array field."""
 
-    def __init__(self, touches: Array, length: int, fading: float = FADING) -> None:
+    def __init__(self, touches: Array, length: int, fading: float = FADING, *, by_edge: bool = False) -> None:
         #: decaying mean of `pulls`, weighted by how far rows move; 0 while unknown
         self.drift = 0.0
         self._touches = touches
@@ -266,6 +254,8 @@ class _Field:
         self._sampled &= touches > 0
         self.rows = np.flatnonzero(self._sampled)
         self._last: _Seen | None = None
+        #: sums of the moves since `_last`; None: pushes are only compared with concurrent ones
+        self._since = np.zeros((len(touches), length)) if by_edge else None
         self._lasting = _Slopes(fading)
         self._second = np.zeros((self._length, self._length)) if 1 < self._length <= MAX_ROW_LENGTH else None
         self._unevenness = float(length)  # upper bound of (strongest pull in a row) / (mean pull in the row)
@@ -274,11 +264,8 @@ class _Field:
         """Return the positions in `ids` of the sampled rows."""
         return np.flatnonzero(self._sampled[ids])
 
-    def add(
-        self, worker: str, ids: Ids, pushed: Array, old: Array, merge: Merge, after: Floats | None = None
-    ) -> None:
-        """Record the sampled rows of a push that was trained from `old`, and compare them with an earlier push. `after`
-        is `old` with what the push changed in the master's values."""
+    def add(self, worker: str, ids: Ids, pushed: Array, old: Array, merge: Merge) -> None:
+        """Record the sampled rows of a push that was trained from `old`, and compare them with an earlier push."""
         base = old.astype(np.float64).reshape(len(ids), self._length)
         moves = pushed.reshape(len(ids), self._length) - base
         touched = _at_least_once(self._touches[ids].astype(np.float64)[:, None] * merge.vertices)
@@ -290,14 +277,18 @@ class _Field:
                     mean = float(np.trace(self._second)) / self._length
                     strongest = float(np.linalg.eigvalsh(self._second)[-1])
                     self._unevenness = strongest / mean if mean > 0 else float(self._length)
-        after = None if after is None else after.reshape(base.shape)
-        seen, last = _Seen(worker, merge.version, ids, base, moves / touched, touched, after), self._last
+        seen, last = _Seen(worker, merge.version, ids, base, moves / touched, touched), self._last
         if last is None or merge.base >= last.version:
-            if last is not None and last.after is not None:
-                self._compare(seen, replace(last, base=last.after))
+            if last is not None and self._since is not None:
+                self._compare(seen, last, self._since)
             self._last = seen
-        elif last.worker != worker:
-            self._compare(seen, last)
+            if self._since is not None:
+                self._since[:] = 0.0
+        else:
+            if last.worker != worker:
+                self._compare(seen, last)
+            if self._since is not None:
+                self._since[ids] += moves
         self._weigh(ids, moves)
 
     def end_pass(self) -> None:
@@ -316,8 +307,9 @@ class _Field:
             fading = FADING_RISING if drift > self.drift else FADING_FALLING
             self.drift = fading * self.drift + (1 - fading) * drift if self.drift else drift
 
-    def _compare(self, one: _Seen, other: _Seen) -> None:
-        """Add the slope of two pushes, whose bases must differ by nothing that holds the noise of either."""
+    def _compare(self, one: _Seen, other: _Seen, moved: Floats | None = None) -> None:
+        """Add the slope of two pushes. Their bases differ by nothing that holds the noise of either; otherwise `moved`
+        are moves of others between them, of every row."""
         _, ours, theirs = np.intersect1d(one.ids, other.ids, assume_unique=True, return_indices=True)
         gap = one.base[ours] - other.base[theirs]
         differ = one.moves[ours] - other.moves[theirs]
@@ -325,6 +317,9 @@ class _Field:
         if not gap.any():
             return
         with np.errstate(all="ignore"):
+            if moved is not None:  # project the gap on them
+                along = moved[one.ids[ours]]
+                gap = along * ((weight * along * gap).sum() / (weight * along**2).sum())
             products, squares, noises = -weight * gap * differ, weight * gap**2, weight * differ**2 * (gap != 0)
             sums = np.stack([each.sum(1) for each in (products, squares, noises, gap != 0)])
         if not np.isfinite(sums).all():  # an overflow would stay in the sums forever

@@ -21,7 +21,7 @@ from gridml.protocol.push import ReplicaPart, RowValues, VertexKey
 from master.store.replica import Replica
 from master.store.versions import Base, ReplicaState
 from master.sync.buffers import UntrainedTensors
-from master.sync.contraction import Contractions, RowsMerged
+from master.sync.contraction import Contractions
 from master.sync.gate import (
     FREE_SHARE,
     GateResult,
@@ -178,8 +178,7 @@ class Merger:
             if merged.not_finite is not None:
                 return None, GateResult(None, f"{merged.not_finite} is not finite after merging", failed=True)
         if self._contractions is not None and scale == 1.0:  # a shortened push does not show the real pull
-            values = self._replica.state.arrays
-            self._contractions.add(worker, self._minding(part), base, merge, RowsMerged(merged.rows, values))
+            self._contractions.add(worker, self._minding(part), base, merge)
             for name, pushed, old in self._trained_tables(part, base):
                 self._contractions.add_table(worker, name, pushed, old, merge)
         return replace(merged, fast_forward=merge.fast_forward and self._holds(merged, part)), decision
