@@ -316,13 +316,11 @@ class MiniBatch:
 class Stages(Shape):
     """A program's list of stages: one MiniBatch. Its shape is that of an f that takes batches."""
 
-    min_batch, drop_last, accumulate, keeps_rate = 1, False, 1, True
+    min_batch, drop_last, accumulate, keeps_rate, shares_batch = 1, False, 1, True, True
 
     def __init__(self, mini_batch: MiniBatch) -> None:
         self.mini_batch = mini_batch
         self.batch = mini_batch.size
-        # What is applied to mirrors is computed once a mini-batch, so smaller ones would cost time.
-        self.shares_batch = not any(isinstance(each, ApplyStage) for each in mini_batch.stages)
         self.function = mini_batch.stages[0].function
 
     @cached_property
