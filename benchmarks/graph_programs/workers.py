@@ -58,8 +58,8 @@ TASKS = sized(ALL, TINY)
 
 
 NOTES = [
-    f"real master, sessions, training and merges; time is simulated: a vertex takes {T_X} s, a push 0.02 s; all workers "
-    "are equally fast; one seed; every vertex of every pass was counted once",
+    f"real master, sessions, training and merges; time is simulated: a vertex takes {T_X} s, a push 0.02 s; all "
+    "workers are equally fast; one seed; every vertex of every pass was counted once",
     "killed: lives are exponential, on average a third of a pass of W workers, half of them without grace",
     "factors: examples/mf.py (MovieLens 100k), 20 passes; topics: examples/lda.py (King James Bible), 15; synthetic "
     "factors: tests/programs/factors.py with 1,500 users, 300 items and 60,000 ratings without noise, 20 passes, the "

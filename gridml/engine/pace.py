@@ -207,9 +207,9 @@ def _own_part(facts: PaceFacts, typical: int) -> tuple[int, float]:
 def _push_every(facts: PaceFacts, batch: int) -> tuple[int, str]:
     """Return (vertices between two pushes, reason). The number is rounded to whole batches.
 
-    The merge rule wants a push every 512/sqrt(live) vertices, or edges of stages, each of which is a step. A push costs as much time as k = speed·push_s vertices.
-    Pushes may take at most the fraction `budget` of the time, or up to MAX_BUDGET_FACTOR times that if rarer pushes
-    cost more.
+    The merge rule wants a push every 512/sqrt(live) vertices, or edges of stages, each of which is a step. A push
+    costs as much time as k = speed·push_s vertices. Pushes may take at most the fraction `budget` of the time, or up to
+    MAX_BUDGET_FACTOR times that if rarer pushes cost more.
 
     Rarer pushes cost more if each vertex reduces the distance of a row to its optimum by a share `drift`. Of what
     `live` workers train in h vertices each, up to the share drift·live·h is then done twice. The total cost

@@ -6,10 +6,10 @@ concurrent pushes, from bases b and b', differ by −λ(b−b'). So −λ is the
 b−b', over the rows that both pushes contain. The estimate of λ plus two standard errors is used as the upper bound of
 λ.
 
-Where many workers begin a pass together, most concurrent pushes have one base. So rows that are trained edge by edge are
-also compared with an earlier push of the pass that is in the later base. Its noise is then in b−b', and would look like
-a pull. So b−b' is replaced by its projection on the moves that others pushed since (an instrument, whose noise is in
-neither push). Pushes of different passes are not compared: their local vertices differ, and with them the optima.
+Where many workers begin a pass together, most concurrent pushes have one base. So rows that are trained edge by edge
+are also compared with an earlier push of the pass that is in the later base. Its noise is then in b−b', and would look
+like a pull. So b−b' is replaced by its projection on the moves that others pushed since (an instrument, whose noise is
+in neither push). Pushes of different passes are not compared: their local vertices differ, and with them the optima.
 
 A row's contraction is λ times its touches in a push, times two factors that bound the joint effect of numbers and rows.
 H is the curvature of the loss:

@@ -235,8 +235,8 @@ def test_what_one_push_had_seen_of_another_is_not_compared() -> None:
 
 
 def rounds(contraction: Contractions, workers: int, pull: float, *, seed: int = 3, passes: int = 6) -> None:
-    """Pushes of workers in step: all train from one base, which is then the mean of what they push. `pull` moves rows to
-    their optimum, 0, and each push adds noise. A pass has three rounds, and begins far from the optimum."""
+    """Pushes of workers in step: all train from one base, which is then the mean of what they push. `pull` moves rows
+    to their optimum, 0, and each push adds noise. A pass has three rounds, and begins far from the optimum."""
     chance, version = np.random.default_rng(seed), 0
     for _ in range(passes):
         base = chance.normal(size=(200, 4))
