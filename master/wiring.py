@@ -92,11 +92,11 @@ def wire(
     # Failures, trust and recovery
     failures = Failures(store.ledger, leases, workers, mailboxes, events)
     moments = SharedMoments(spec.graph, workers, MomentsFile(directory.root / "moments"))
-    driver, syncs = spec.program.shape.driver.__name__, spec.program.syncs
-    shape = spec.program.shape
+    shape, syncs = spec.program.shape, spec.program.syncs
     holds = isinstance(shape, Stages) and (shape.mini_batch.slack == 0 or bool(shape.mini_batch.at_owner))
     # How strongly pushes pull rows is measured as they come, and whole ticks depend on no order of arrival.
-    merger = Merger(spec.graph, store.replica, settings.workers, None if holds else driver, syncs)
+    driver = None if holds else shape.driver.__name__
+    merger = Merger(spec.graph, store.replica, settings.workers, driver, syncs, shape.trained_by_edge)
     tick_ends = None
     if ticks is not None and isinstance(shape, Stages):
         owner = OwnerStages(shape.mini_batch, spec.program.types())

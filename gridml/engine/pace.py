@@ -120,6 +120,7 @@ class PaceFacts(NamedTuple):
     speed: float = 0.0  #: vertices that the worker trains per second; 0: not measured
     push_s: float = 0.0  #: seconds that a push costs this worker and the master; 0: not measured
     budget: float = 1.0  #: share of the time that pushes may take
+    weight: float = 1.0  #: steps of the rows for each vertex: 1, or the edges of a vertex that stages train
     drift: float = 0.0  #: share of its distance to its optimum that a row moves per vertex; 0: unknown
     merging_s: float = 0.0  #: shortest interval in which one master merges the pushes of all workers
     max_interval_s: float = math.inf  #: longest interval that the lifetimes of workers allow; infinity: unknown
@@ -206,9 +207,9 @@ def _own_part(facts: PaceFacts, typical: int) -> tuple[int, float]:
 def _push_every(facts: PaceFacts, batch: int) -> tuple[int, str]:
     """Return (vertices between two pushes, reason). The number is rounded to whole batches.
 
-    The merge rule wants a push every 512/sqrt(live) vertices. A push costs as much time as k = speed·push_s vertices.
-    Pushes may take at most the fraction `budget` of the time, or up to MAX_BUDGET_FACTOR times that if rarer pushes
-    cost more.
+    The merge rule wants a push every 512/sqrt(live) vertices, or edges of stages, each of which is a step. A push
+    costs as much time as k = speed·push_s vertices. Pushes may take at most the fraction `budget` of the time, or up to
+    MAX_BUDGET_FACTOR times that if rarer pushes cost more.
 
     Rarer pushes cost more if each vertex reduces the distance of a row to its optimum by a share `drift`. Of what
     `live` workers train in h vertices each, up to the share drift·live·h is then done twice. The total cost
@@ -217,12 +218,13 @@ def _push_every(facts: PaceFacts, batch: int) -> tuple[int, str]:
     Short lives make the interval shorter, and the time in which the master merges the pushes of all makes it longer.
     """
     live, cost_ms = max(1, facts.live), f"a push costs {facts.push_s * 1e3:.1f} ms"
-    wanted, cost = STALENESS_STEP / live**0.5, facts.speed * facts.push_s
+    wanted, cost = STALENESS_STEP / facts.weight / live**0.5, facts.speed * facts.push_s
     affordable = cost / facts.budget
     worth = math.sqrt(cost / (facts.drift * live)) if live > 1 and facts.drift > 0 else math.inf
     chosen = max(wanted, min(affordable, max(worth, affordable / MAX_BUDGET_FACTOR)))
     if chosen == wanted:
-        reason = f"512/sqrt({live}) vertices, as the merge rule wants"
+        counted = "vertices" if facts.weight == 1 else f"edges of {facts.weight:.3g} a vertex"
+        reason = f"512/sqrt({live}) {counted}, as the merge rule wants"
     elif chosen == affordable:
         reason = f"{cost_ms} and may take {facts.budget:.0%} of the time"
     else:

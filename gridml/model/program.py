@@ -399,7 +399,7 @@ class Program:
         the program's own batch if a layer normalises by its batch, because a small batch can lack variance, and then
         the layer's statistics explode.
         """
-        shared = any(m.optimiser is not None for m in self.modules) and not self.normalises
+        shared = self.shape.shares_batch or (any(m.optimiser is not None for m in self.modules) and not self.normalises)
         return self.shape.min_batch if shared else self.shape.batch or 1
 
     def adds_steps(self, graph: Graph) -> bool:

@@ -351,7 +351,7 @@ def _is_at_owner(stage: ExchangeStage | ApplyStage) -> bool:
 class Stages(Shape):
     """A program's list of stages: one MiniBatch. Its shape is that of an f that takes batches."""
 
-    min_batch, drop_last, accumulate, keeps_rate = 1, False, 1, True
+    min_batch, drop_last, accumulate, keeps_rate, shares_batch = 1, False, 1, True, True
 
     def __init__(self, mini_batch: MiniBatch) -> None:
         self.mini_batch = mini_batch
@@ -388,6 +388,17 @@ class Stages(Shape):
         """The types of contexts, in the order of their first use."""
         found = [a.type for each in self.mini_batch.stages for a in each.arguments if a.part is Part.CONTEXT]
         return list({of.name: of for of in found if of is not None}.values())
+
+    @property
+    def trained_by_edge(self) -> frozenset[str]:
+        """As `Shape.trained_by_edge`: the types that a single stage takes, as the end of each edge. Where another stage
+        takes them too, the sums over a vertex's edges may be what moves its rows."""
+        seen = [a for each in self.mini_batch.stages for a in each.arguments if a.type is not None]
+        return frozenset(
+            a.type.name
+            for a in seen
+            if a.type is not None and a.part is Part.END and sum(other.type == a.type for other in seen) == 1
+        )
 
     def check(self) -> None:
         """Raise ProgramError for stages that do not fit together."""

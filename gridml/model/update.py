@@ -37,11 +37,18 @@ class Shape(ABC):
     drop_last: bool
     accumulate: int
     keeps_rate: bool  #: smaller batches of several workers have the program's learning rates
+    shares_batch: bool = False  #: a batch is no step: workers may cut it, whatever its vertices train
 
     @property
     @abstractmethod
     def driver(self) -> type[Vertex]:
         """The local type that the program runs on. Raises ProgramError if there is none."""
+
+    @property
+    def trained_by_edge(self) -> frozenset[str]:
+        """The replicated types whose rows are trained by the edges that lead to them, one edge at a time: what moves a
+        row depends on that row, on contexts and on the local vertex of the edge, and on no other row."""
+        return frozenset()
 
     @property
     def window(self) -> int:

@@ -6,6 +6,11 @@ concurrent pushes, from bases b and b', differ by −λ(b−b'). So −λ is the
 b−b', over the rows that both pushes contain. The estimate of λ plus two standard errors is used as the upper bound of
 λ.
 
+Where many workers begin a pass together, most concurrent pushes have one base. So rows that are trained edge by edge
+are also compared with an earlier push of the pass that is in the later base. Its noise is then in b−b', and would look
+like a pull. So b−b' is replaced by its projection on the moves that others pushed since (an instrument, whose noise is
+in neither push). Pushes of different passes are not compared: their local vertices differ, and with them the optima.
+
 A row's contraction is λ times its touches in a push, times two factors that bound the joint effect of numbers and rows.
 H is the curvature of the loss:
 
@@ -13,7 +18,10 @@ H is the curvature of the loss:
   by the mean eigenvalue. For gradients of a likelihood these moments are H (Fisher's identity). For a row of n numbers
   the factor is at most n.
 - A vertex couples the k rows that it touches. The factor is k: a sum Σ H_i of positive semi-definite terms, each on k
-  blocks, is at most k times its own block diagonal.
+  blocks, is at most k times its own block diagonal. Rows that are trained edge by edge are coupled only by the local
+  vertex at which their edges start. It is trained along with them, and its optimum follows them, which leaves less
+  than the block diagonal (a Schur complement). Their factor is the number of the row's fields, each of which is a
+  block.
 
 Only f knows which rows of an embedding table a vertex touches, so every row counts as touched by every vertex. The
 estimate over all rows is then dominated by the rows that moved most, because their bases are farthest apart; most other
@@ -27,6 +35,7 @@ The drift of workers between pushes is λ per vertex, averaged over rows with th
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -79,9 +88,11 @@ class Contractions:
     """Contraction of the rows of a graph, whose vertices of type `driver` are trained. It is not saved: a new master
     measures again."""
 
-    def __init__(self, graph: Graph, driver: str) -> None:
+    def __init__(self, graph: Graph, driver: str, by_edge: Collection[str] = ()) -> None:
+        """`by_edge`: the types whose rows are trained edge by edge (`Shape.trained_by_edge`)."""
         self._graph = graph
         self._driver = driver
+        self._by_edge = frozenset(by_edge)
         self._fields: dict[tuple[str, str], _Field] = {}
         self._of_tables: dict[str, _Table] = {}
 
@@ -103,7 +114,17 @@ class Contractions:
             return None
         touches = self._touches[type_name][ids].astype(np.float64)
         push, others = (_at_least_once(touches * n) for n in (merge.vertices, merge.credited_by_others))
-        return Contraction(self._coupled * strength * push, self._coupled * strength * (push + others))
+        coupled = self._coupled
+        if type_name in self._by_edge:
+            coupled = float(sum(column.dtype.kind == "f" for column in self._graph.tables[type_name].columns.values()))
+        return Contraction(coupled * strength * push, coupled * strength * (push + others))
+
+    def end_pass(self) -> None:
+        """Stop comparing with pushes of this pass: until the next one the optima of rows that are trained edge by edge
+        move with all local vertices."""
+        for (type_name, _), field in self._fields.items():
+            if type_name in self._by_edge:
+                field.end_pass()
 
     @property
     def drift(self) -> float:
@@ -134,7 +155,8 @@ class Contractions:
 
     def _field(self, type_name: str, name: str, rows: Array) -> _Field:
         if (type_name, name) not in self._fields:
-            self._fields[type_name, name] = _Field(self._touches[type_name], math.prod(rows.shape[1:]))
+            length, by_edge = math.prod(rows.shape[1:]), type_name in self._by_edge
+            self._fields[type_name, name] = _Field(self._touches[type_name], length, by_edge=by_edge)
         return self._fields[type_name, name]
 
     @cached_property
@@ -218,7 +240,7 @@ class _Slopes:
 class _Field:
     """Decaying sums of one array field."""
 
-    def __init__(self, touches: Array, length: int, fading: float = FADING) -> None:
+    def __init__(self, touches: Array, length: int, fading: float = FADING, *, by_edge: bool = False) -> None:
         #: decaying mean of `pulls`, weighted by how far rows move; 0 while unknown
         self.drift = 0.0
         self._touches = touches
@@ -232,6 +254,8 @@ class _Field:
         self._sampled &= touches > 0
         self.rows = np.flatnonzero(self._sampled)
         self._last: _Seen | None = None
+        #: sums of the moves since `_last`; None: pushes are only compared with concurrent ones
+        self._since = np.zeros((len(touches), length)) if by_edge else None
         self._lasting = _Slopes(fading)
         self._second = np.zeros((self._length, self._length)) if 1 < self._length <= MAX_ROW_LENGTH else None
         self._unevenness = float(length)  # upper bound of (strongest pull in a row) / (mean pull in the row)
@@ -241,7 +265,7 @@ class _Field:
         return np.flatnonzero(self._sampled[ids])
 
     def add(self, worker: str, ids: Ids, pushed: Array, old: Array, merge: Merge) -> None:
-        """Record the sampled rows of a push that was trained from `old`, and compare them with a concurrent push."""
+        """Record the sampled rows of a push that was trained from `old`, and compare them with an earlier push."""
         base = old.astype(np.float64).reshape(len(ids), self._length)
         moves = pushed.reshape(len(ids), self._length) - base
         touched = _at_least_once(self._touches[ids].astype(np.float64)[:, None] * merge.vertices)
@@ -253,12 +277,23 @@ class _Field:
                     mean = float(np.trace(self._second)) / self._length
                     strongest = float(np.linalg.eigvalsh(self._second)[-1])
                     self._unevenness = strongest / mean if mean > 0 else float(self._length)
-        seen = _Seen(worker, merge.version, ids, base, moves / touched, touched)
-        if self._last is None or merge.base >= self._last.version:
+        seen, last = _Seen(worker, merge.version, ids, base, moves / touched, touched), self._last
+        if last is None or merge.base >= last.version:
+            if last is not None and self._since is not None:
+                self._compare(seen, last, self._since)
             self._last = seen
-        elif self._last.worker != worker:
-            self._compare(seen, self._last)
+            if self._since is not None:
+                self._since[:] = 0.0
+        else:
+            if last.worker != worker:
+                self._compare(seen, last)
+            if self._since is not None:
+                self._since[ids] += moves
         self._weigh(ids, moves)
+
+    def end_pass(self) -> None:
+        """As `Contractions.end_pass`."""
+        self._last = None
 
     def _weigh(self, ids: Ids, moves: Floats) -> None:
         """Update the drift with the rows that a push moved."""
@@ -272,7 +307,9 @@ class _Field:
             fading = FADING_RISING if drift > self.drift else FADING_FALLING
             self.drift = fading * self.drift + (1 - fading) * drift if self.drift else drift
 
-    def _compare(self, one: _Seen, other: _Seen) -> None:
+    def _compare(self, one: _Seen, other: _Seen, moved: Floats | None = None) -> None:
+        """Add the slope of two pushes. Their bases differ by nothing that holds the noise of either; otherwise `moved`
+        are moves of others between them, of every row."""
         _, ours, theirs = np.intersect1d(one.ids, other.ids, assume_unique=True, return_indices=True)
         gap = one.base[ours] - other.base[theirs]
         differ = one.moves[ours] - other.moves[theirs]
@@ -280,6 +317,9 @@ class _Field:
         if not gap.any():
             return
         with np.errstate(all="ignore"):
+            if moved is not None:  # project the gap on them
+                along = moved[one.ids[ours]]
+                gap = along * ((weight * along * gap).sum() / (weight * along**2).sum())
             products, squares, noises = -weight * gap * differ, weight * gap**2, weight * differ**2 * (gap != 0)
             sums = np.stack([each.sum(1) for each in (products, squares, noises, gap != 0)])
         if not np.isfinite(sums).all():  # an overflow would stay in the sums forever

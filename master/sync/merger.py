@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from types import MappingProxyType
@@ -67,7 +67,8 @@ class Merger:
     """The rules of a graph's replicated vertices, and the state of the gate.
 
     `workers` is the number of workers that may push at the same time. `driver` is the type of the trained vertices; if
-    it is given, the merge of rows depends on how strongly pushes pull them (`Contractions`).
+    it is given, the merge of rows depends on how strongly pushes pull them (`Contractions`). `by_edge`: the types whose
+    rows are trained edge by edge.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Merger:
         workers: int = 1,
         driver: str | None = None,
         syncs: Sequence[GlobalSync] = (),
+        by_edge: Collection[str] = (),
     ) -> None:
         self._tables = {t.type.name: t for t in graph.replicated}
         self._replica = replica
@@ -88,7 +90,7 @@ class Merger:
         self._row_rules = {t.type.name: _row_rules(t) for t in graph.replicated if t.type.arrays}
         #: the types whose fields all have the rule `add`
         self.added = frozenset(n for n, rules in self._row_rules.items() if rules and all(map(_is_add, rules.values())))
-        self._contractions = None if driver is None else Contractions(graph, driver)
+        self._contractions = None if driver is None else Contractions(graph, driver, by_edge)
         self.step_history = StepHistory()
         self.untrained = UntrainedTensors(graph)
         self.workers = workers
@@ -303,6 +305,8 @@ class Merger:
 
     def end_pass(self) -> PassEnd:
         """Return the contexts after a pass. Raises as `end_pass` of `master.sync.pass_end` does."""
+        if self._contractions is not None:
+            self._contractions.end_pass()
         return end_pass(self._syncs, self._tables, self._replica.state)
 
     def _apply(self, push: PushMerge) -> Merged:

@@ -21,6 +21,7 @@ from gridml.caching.master_copy import travels_as_step
 from gridml.carriers.base import MasterMailboxes
 from gridml.engine.pace import PaceFacts, TypicalCosts, choose_pace, poll_interval_s
 from gridml.model.order import Touched, union, without
+from gridml.model.vertex import describe
 from gridml.protocol.codec import Codec
 from gridml.protocol.compression import BFLOAT16
 from gridml.protocol.messages import Copies, Pace, Reply, Stored, Verdict
@@ -146,6 +147,12 @@ class PushPace:
     def __init__(self, spec: RunSpec, sizes: SizeSettings, ledger: Ledger, leases: Leases, merger: Merger) -> None:
         self._program = spec.program
         self._can_add = spec.program.adds_steps(spec.graph)
+        shape = spec.program.shape
+        driving = spec.graph.tables[describe(shape.driver).name]
+        ends = {name: describe(driving.type.target(name)).name for name in driving.edges}
+        stepping = [len(edges.targets) for name, edges in driving.edges.items() if ends[name] in shape.trained_by_edge]
+        #: steps of rows for each vertex: its edges, where each is a step
+        self._weight = max(1.0, sum(stepping) / max(1, driving.count))
         self.sizes = sizes
         self._ledger = ledger
         self._leases = leases
@@ -216,6 +223,7 @@ class PushPace:
             speed=sizing.rate(record) or 0.0,
             push_s=push_s,
             budget=self.sizes.push_budget,
+            weight=self._weight,
             drift=self._drift,
             merging_s=merging_s(live, self.push_s),
             max_interval_s=sizing.max_interval_s(record),

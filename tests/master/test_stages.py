@@ -115,6 +115,25 @@ def test_a_pass_counts_every_rating_once_whatever_dies(programs: Path, tmp_path:
     assert check_exact(tmp_path / "run", 6) > 20
 
 
+@pytest.mark.parametrize("lifetime", [None, "exponential(2.5s)"])
+def test_many_workers_that_push_a_few_times_a_pass_end_where_one_does(
+    programs: Path, tmp_path: Path, lifetime: str | None
+) -> None:
+    """An average of 16 workers, each of which trained a 16th of a pass, would be far behind."""
+    errors = []
+    for workers in (1, 16):
+        run = gridml.simulate(
+            programs / "factors.py",
+            workers=workers,
+            cost="t_x=0.5,t_s=0.1,push=0.02",
+            lifetime=lifetime if workers > 1 else None,
+            epochs=12,
+            run_dir=tmp_path / f"run{workers}",
+        )
+        errors.append(run.report().epochs[-1].metrics["rmse"])
+    assert errors[1] < 1.2 * errors[0]
+
+
 def test_workers_and_a_master_that_are_killed(programs: Path, tmp_path: Path, pool: Pool) -> None:
     settings = Settings(programs / "factors.py", workers=2, seed=1, epochs=EPOCHS, push_every=32)
     script = ScriptedLives(2, parse("exponential(2s)"), seed=3, grace_s=1.0)

@@ -67,6 +67,12 @@ def test_pushes_come_as_often_as_the_merge_rule_wants_where_they_are_cheap(live:
     assert push_every(live, 64, rate=1000.0, push_cost_s=0.0, budget=0.03)[0] == expected
 
 
+def test_edges_of_stages_count_as_vertices() -> None:
+    assert choose_pace(PaceFacts(16, 4, weight=8.0))[0].push_every == 16
+    every, reason = choose_pace(PaceFacts(64, 4, weight=96.0))
+    assert (every.push_every, reason) == (1, "512/sqrt(64) edges of 96 a vertex, as the merge rule wants")
+
+
 @given(lives, batches, st.data())
 def test_one_decision_gives_batch_rate_and_interval(live: int, batch: int, data: st.DataObject) -> None:
     least = data.draw(st.integers(1, batch))

@@ -78,7 +78,7 @@ def program(*stages: Any, after: Any = (), size: int = 2) -> gridml.Program:
 def test_a_program_of_stages_has_the_shape_of_an_f_that_takes_batches() -> None:
     made = program(learn, after=[cool], size=7)
     assert isinstance(made.shape, Stages)
-    assert (made.shape.driver, made.shape.batch, made.min_target_batch, made.shape.keeps_rate) == (User, 7, 7, True)
+    assert (made.shape.driver, made.shape.batch, made.min_target_batch, made.shape.keeps_rate) == (User, 7, 1, True)
     assert list(made.types()) == ["User", "Tag", "Item", "At"]
     assert made.syncs == [cool]
     assert made.ends_passes
@@ -86,6 +86,22 @@ def test_a_program_of_stages_has_the_shape_of_an_f_that_takes_batches() -> None:
         ("user", Part.SCANNED), ("item", Part.END), ("rating", Part.LINK), ("at", Part.CONTEXT),
     ]  # fmt: skip
     assert learn.edge == "rated"
+
+
+def test_rows_are_trained_by_edge_where_one_stage_alone_takes_each_as_an_end() -> None:
+    @gridml.apply(Item, at="mirror")
+    def refresh(item: Item) -> None:
+        item.share = item.q[0]
+
+    @gridml.exchange(over=User)
+    def together(user: User, items: gridml.Links[Item]) -> None:
+        user.p[0] = 0.0
+
+    def trained_by_edge(*stages: Any) -> frozenset[str]:
+        return Stages(gridml.MiniBatch(list(stages), size=4)).trained_by_edge
+
+    assert trained_by_edge(learn) == {"Item"}
+    assert trained_by_edge(together) == trained_by_edge(learn, learn) == trained_by_edge(refresh, learn) == frozenset()
 
 
 def test_a_number_is_that_of_all_vertices_and_accumulators_begin_as_0() -> None:

@@ -234,6 +234,59 @@ def test_what_one_push_had_seen_of_another_is_not_compared() -> None:
     assert contraction.of("Row", "value", np.arange(3), ALONE) is None
 
 
+def rounds(contraction: Contractions, workers: int, pull: float, *, seed: int = 3, passes: int = 6) -> None:
+    """Pushes of workers in step: all train from one base, which is then the mean of what they push. `pull` moves rows
+    to their optimum, 0, and each push adds noise. A pass has three rounds, and begins far from the optimum."""
+    chance, version = np.random.default_rng(seed), 0
+    for _ in range(passes):
+        base = chance.normal(size=(200, 4))
+        for _ in range(3):
+            moves = [chance.normal(0, 0.3, base.shape) - pull * base for _ in range(workers)]
+            for k, move in enumerate(moves):
+                part = ReplicaPart({}, {"Row": RowValues(np.arange(200), {"value": base + move})})
+                contraction.add(f"w{k}", part, state_of(base), Merge(version + 1, version, 1, k, workers))
+            base, version = base + np.mean(moves, 0), version + 1
+        contraction.end_pass()
+
+
+@pytest.mark.parametrize("pull", [0.05, 0.5])
+def test_workers_in_step_measure_the_pull_of_rows_that_are_trained_by_edge(pull: float) -> None:
+    """Concurrent pushes have one base, and earlier ones are in the later base, with their noise."""
+    contraction, unknown = Contractions(every(200), "Point", ["Row"]), Contractions(every(200), "Point")
+    for each in (contraction, unknown):
+        rounds(each, 8, pull)
+    assert unknown.of("Row", "value", np.arange(200), ALONE) is None
+    found = contraction.of("Row", "value", np.arange(200), ALONE)
+    assert found is not None
+    assert (found.push > 0.9 * pull).all()
+    assert (found.push < 2 * pull + 0.1).all()  # two standard errors, and one field, so that nothing is coupled
+
+
+def test_the_fields_of_a_row_that_is_trained_by_edge_are_coupled_and_other_rows_are_not() -> None:
+    class Both(gridml.Vertex):
+        bias, value = gridml.array("float64"), gridml.array("float64", (4,))
+        seen = gridml.array("int64")
+        aggregate = gridml.by_name({"*/seen": gridml.add(), "*": gridml.stale_mean()})
+
+    class From(gridml.Vertex):
+        rows = gridml.edge(Both)
+
+    g, found = Graph(), []
+    g.add(Both, bias=np.zeros(20), value=np.zeros((20, 4)), seen=np.zeros(20, np.int64))
+    g.add(From, rows=np.arange(20)[None])
+    for by_edge in ((), ("Both",)):
+        contraction, chance = Contractions(g, "From", by_edge), np.random.default_rng(2)
+        for version in range(20):
+            base = chance.normal(size=(20, 4))
+            part = ReplicaPart({}, {"Both": RowValues(np.arange(20), {"value": 0.7 * base})})
+            state = ReplicaState({}, {"Both": {"value": base}})
+            contraction.add("abc"[version % 3], part, state, Merge(version + 1, max(0, version - 2), 1, 2, 4))
+        measures = contraction.of("Both", "value", np.arange(20), ALONE)
+        assert measures is not None
+        found.append(measures.push[0])
+    assert found[0] / found[1] == pytest.approx(20 / 2, rel=1e-3)
+
+
 def test_counts_and_rules_that_do_not_ask_are_left_alone(tmp_path: Path) -> None:
     problem = Problem.drawn(1, rows=10, each=2, rate=0.02)
     _, master = trained(problem, tmp_path, 2, pushes=40)

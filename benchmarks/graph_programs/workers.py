@@ -1,0 +1,106 @@
+"""Compare one worker with 4, 16 and 64 on programs of stages, at equal passes, with and without kills.
+
+Real master, sessions, training and merges under simulated time. A task is a program of this repository with some words
+replaced, such as its rank or learning rate.
+
+    python -m benchmarks.graph_programs.workers [TASK ...]
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import gridml
+from benchmarks.arguments import sized, words
+from benchmarks.table import Cell, write
+
+ROOT = Path(__file__).parents[2]
+WORKERS = sized((4, 16, 64), (4,))
+T_X = 0.5  # simulated seconds to train a vertex
+COSTS = f"t_x={T_X},t_s=0.1,push=0.02"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A program and what is replaced in it."""
+
+    program: str  #: its file, from the repository's root
+    vertices: int  #: of a pass
+    metric: str
+    replaced: Mapping[str, str] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> Path:
+        """Write the program into `folder`. Raises ValueError if it lacks what is replaced."""
+        source = ROOT / self.program
+        text = source.read_text(encoding="utf-8")
+        for old, new in self.replaced.items():
+            if old not in text:
+                raise ValueError(f"{self.program} has no {old!r}; expected the text that this task replaces")
+            text = text.replace(old, new)
+        (folder / source.name).write_text(text, encoding="utf-8")
+        return folder / source.name
+
+
+MF, FACTORS = "examples/mf.py", "tests/programs/factors.py"
+LARGER = {"USERS, ITEMS, RATED = 240, 60, 20": "USERS, ITEMS, RATED = 1_500, 300, 40", "epochs=6": "epochs=20"}
+ALL = {
+    "factors": Task(MF, 943, "rmse"),
+    "factors, twice the rate": Task(MF, 943, "rmse", {"rate=0.02": "rate=0.04"}),
+    "factors, rank 8": Task(MF, 943, "rmse", {"RANK, RIDGE, EPOCHS = 32": "RANK, RIDGE, EPOCHS = 8"}),
+    "topics": Task("examples/lda.py", 1_129, "perplexity"),
+    "synthetic factors": Task(FACTORS, 1_500, "rmse", LARGER),
+}
+TINY = {"synthetic factors": Task(FACTORS, 240, "rmse")}
+TASKS = sized(ALL, TINY)
+
+
+NOTES = [
+    f"real master, sessions, training and merges; time is simulated: a vertex takes {T_X} s, a push 0.02 s; all "
+    "workers are equally fast; one seed; every vertex of every pass was counted once",
+    "killed: lives are exponential, on average a third of a pass of W workers, half of them without grace",
+    "factors: examples/mf.py (MovieLens 100k), 20 passes; topics: examples/lda.py (King James Bible), 15; synthetic "
+    "factors: tests/programs/factors.py with 1,500 users, 300 items and 60,000 ratings without noise, 20 passes, the "
+    "error on what was trained",
+    "left out: workers of different speeds, slow networks, larger graphs, and the time that passes take: a pass ends "
+    "when its last worker does",
+]
+
+
+def ended(task: Task, workers: int, *, kills: bool = False) -> tuple[float, int]:
+    """Return (the metric after the last pass, workers that were killed)."""
+    life_s = task.vertices * T_X / workers / 3
+    with tempfile.TemporaryDirectory() as folder:
+        program, lifetime = task.write(Path(folder)), f"exponential({life_s}s)" if kills else None
+        run = Path(folder) / "run"
+        found = gridml.simulate(program, workers=workers, cost=COSTS, lifetime=lifetime, run_dir=run).report()
+        assert all(each.duplicated == each.lost == 0 for each in found.epochs)
+        return float(found.epochs[-1].metrics[task.metric]), found.kills
+
+
+def main() -> None:
+    rows: list[dict[str, Cell]] = []
+    for name in words(__doc__, choices=list(TASKS)) or TASKS:
+        rows += rows_of(name, TASKS[name])
+        write("graph_workers", "Programs of stages with many workers, after the same passes", rows, NOTES)
+
+
+def rows_of(name: str, task: Task) -> list[dict[str, Cell]]:
+    """Return the lines of a task, one for each number of workers."""
+    rows: list[dict[str, Cell]] = []
+    one, _ = ended(task, 1)
+    for workers in WORKERS:
+        row: dict[str, Cell] = {"task": name, "metric": task.metric, "one worker": round(one, 4), "W": workers}
+        for column, kills in (("W workers", False), ("killed", True)):
+            value, deaths = ended(task, workers, kills=kills)
+            row[column], row[f"{column}, worse by"] = round(value, 4), f"{value / one - 1:+.2%}"
+        row["kills"] = deaths
+        rows.append(row)
+        print(row, flush=True)
+    return rows
+
+
+if __name__ == "__main__":
+    main()
