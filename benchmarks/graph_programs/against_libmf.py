@@ -24,6 +24,7 @@ from benchmarks.graph_programs import libmf
 from benchmarks.graph_programs.one_worker import OneWorker, Reached, compared
 from benchmarks.graph_programs.ratings import Ratings, drawn
 from benchmarks.table import Cell, write
+from gridml.model.stages import GlobalSync
 
 MF = Path(__file__).parents[2] / "examples" / "mf.py"
 USERS, ITEMS, RATINGS = sized((70_000, 10_000, 10_000_000), (200, 50, 4_000))
@@ -51,7 +52,10 @@ def program(module: ModuleType, ratings: Ratings, size: int) -> gridml.Program:
         shared.rate *= DECAY
 
     cool.__annotations__["shared"] = module.Shared
-    stages = [gridml.MiniBatch([module.learn], size=size), gridml.global_sync(cool)]
+    stages: list[gridml.MiniBatch | GlobalSync] = [
+        gridml.MiniBatch([module.learn], size=size),
+        gridml.global_sync(cool),
+    ]
     return gridml.Program(graph, stages, epochs=PASSES)
 
 

@@ -94,7 +94,8 @@ class Timed:
 
     def __init__(self, text: str, layout: str, call: Callable[..., Any]) -> None:
         self.cpu_s = 0.0
-        self._call, self._made, self._given = call, LAYOUTS[layout], None
+        self._call, self._made = call, LAYOUTS[layout]
+        self._given: tuple[Any, ...] = ()
         self._ends: Any = None
         if self._made is not None:
             helper, _ = self._made

@@ -81,6 +81,7 @@ class OneWorker:
             payload = cut(self.graph, self.driver, order, None, None, bsp=False).encode()
         with self._counted("worker_s"):
             chunk, engine, size = Chunk.decode(payload), self.engine, self.program.shape.batch
+            assert size is not None
             engine.at = Progress(epoch=self.passes)
             engine.begin(chunk)
             for start in range(0, count, size):

@@ -50,7 +50,7 @@ def refresh(word: Word, at: Corpus) -> None:
     word.far = total
 
 
-def rising(count, x):
+def rising(count: int, x: float) -> float:
     """The digamma function of x + count, less that of x."""
     total = 0.0
     for i in range(count):

@@ -96,8 +96,8 @@ class StageRunner:
         self._driving = tables[stages.driver.__name__]
         self._csr: dict[str, Csr] = {}  # by edge field
         self._workspace: dict[tuple[str, str], Array] = {}  # by type and field
-        # The columns of each stage, by its number and theirs. A column is the same array as long as the chunk is trained,
-        # unless a kernel needs a copy of it.
+        # The columns of each stage, by its number and theirs. A column is the same array for the whole chunk, unless a
+        # kernel needs a copy of it.
         self._columns: dict[tuple[int, int], Array] = {}
         self._reads: dict[str, list[str]] = {}  # by type of mirrors: the edge fields that lead to them
         for name, edges in self._driving.edges.items():
