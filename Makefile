@@ -13,7 +13,8 @@ STAMP := $(VENV)/.installed
 BENCHMARKS := merge memory overhead kills condor.latency condor.evictions condor.stages condor.chunks \
               chunk_size simulated_scale paper_experiment local_goodput campaign crashes disks hostile hostile_steps \
               carriers local_ec2 spot.replay large_replicas new_user kept_chunks kept_after_restart \
-              devices page graph_programs.kernels
+              devices page graph_programs.kernels graph_programs.against_libmf graph_programs.against_tomotopy \
+              graph_programs.hash_tables
 
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, final
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from gridml.codegen.cache import module_of
 from gridml.codegen.interpreted import interpreted
-from gridml.codegen.kernel import Column, Kernel, kernel_of
+from gridml.codegen.kernel import Column, Kernel, adder, kernel_of
 from gridml.codegen.line_map import explained
 from gridml.model.batch import Rows
 from gridml.model.chunk import ChunkEdges
@@ -26,6 +27,7 @@ from gridml.model.vertex import describe
 
 Array = NDArray[Any]
 LOG_ENTRIES = 1 << 10  # room of a new log; kernels double it
+MAX_ROWS_PER_END = 64  # up to which the ends of edges are marked in an array of all rows, which is faster than sorting
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,15 @@ class CompiledStage:
     #: (elements, changes) of each column with a log; a kernel may replace them by longer ones
     logs: list[tuple[Array, Array]] = field(default_factory=list)
 
-    @property
+    @cached_property
     def logging(self) -> list[Column]:
         """The columns whose changes go to logs."""
         return [column for column in self.kernel.columns if column.logs]
+
+    @cached_property
+    def add(self) -> Callable[[Array, Array, Array, int], None]:
+        """Adds a log to a flat array, as `numpy.add.at` does, which is slow."""
+        return adder() if self.file else lambda values, at, by, count: np.add.at(values, at[:count], by[:count])
 
 
 def stages_of(stages: Stages, *, plain: bool = False, holds: bool = False) -> list[CompiledStage]:
@@ -89,6 +96,9 @@ class StageRunner:
         self._driving = tables[stages.driver.__name__]
         self._csr: dict[str, Csr] = {}  # by edge field
         self._workspace: dict[tuple[str, str], Array] = {}  # by type and field
+        # The columns of each stage, by its number and theirs. A column is the same array for the whole chunk, unless a
+        # kernel needs a copy of it.
+        self._columns: dict[tuple[int, int], Array] = {}
         self._reads: dict[str, list[str]] = {}  # by type of mirrors: the edge fields that lead to them
         for name, edges in self._driving.edges.items():
             self._reads.setdefault(edges.target, []).append(name)
@@ -98,15 +108,15 @@ class StageRunner:
         made = []
         for number, each in enumerate(self._compiled):
             drawn = [self._seed(progress.epoch, number), self._driving.ids] if each.kernel.draws else []
-            columns = [self._column(each, column) for column in each.kernel.columns]
+            columns = [self._argument(number, place) for place in range(len(each.kernel.columns))]
             numbers = [number for _, number in each.kernel.numbers]
             logs = [array for pair in self._logs(each) for array in pair]
             span = self._span(each.stage, start, stop)
             found = self._call(each, [*span, *drawn, *columns, *logs, *numbers])
-            made += list(zip(each.logging, found, strict=True))
+            made += [(each, column, log) for column, log in zip(each.logging, found, strict=True)]
         # In force only now, so that no stage sees changes of its own mini-batch.
-        for column, (at, by, count) in made:
-            np.add.at(self._values(column).reshape(-1), at[:count], by[:count])
+        for each, column, log in made:
+            each.add(self._values(column).reshape(-1), *log)
 
     def isolate_failure(self, start: int, stop: int, progress: Progress, error: BaseException) -> tuple[int, int]:
         """Return the range of rows: an error of a stage has no vertex."""
@@ -142,26 +152,34 @@ class StageRunner:
             return [start, stop, csr.offsets, csr.ends]
         parts = [self._edges(name) for name in self._reads[describe(stage.over).name]]
         ends = [csr.ends[csr.offsets[start] : csr.offsets[stop]] for csr in parts]
-        return [np.unique(np.concatenate(ends)).astype(np.int64)]
+        return [distinct(ends, len(self._tables[describe(stage.over).name].ids))]
 
     def _edges(self, name: str) -> Csr:
         if name not in self._csr:
             self._csr[name] = Csr.of(self._driving.edges[name], len(self._driving.ids))
         return self._csr[name]
 
-    def _column(self, each: CompiledStage, column: Column) -> Any:
-        """Return an argument of a kernel."""
+    def _argument(self, stage: int, place: int) -> Any:
+        """Return an argument of a kernel: an array, or a number as it is now."""
+        each = self._compiled[stage]
+        column = each.kernel.columns[place]
+        values = self._columns.get((stage, place))
+        if values is None:
+            values = self._column(each, column)
+            seen = values if column.is_written or column.is_number else read_only(values)
+            if np.may_share_memory(seen, values):
+                self._columns[stage, place] = seen
+            values = seen
+        return values[0] if column.is_number else values
+
+    def _column(self, each: CompiledStage, column: Column) -> Array:
+        """Return the array of a column: of a context, that of its one vertex, unless it is a number."""
         access = column.access
         if access.type is None:
             assert isinstance(each.stage, ExchangeStage)
-            values = self._edges(each.stage.edge).fields[access.name]
-            return values if column.is_written else read_only(values)
+            return self._edges(each.stage.edge).fields[access.name]
         values = self._values(column)
-        if column.is_number:
-            return values[0]
-        if access.argument.part is Part.CONTEXT and access.declared.shape:
-            values = values[0]
-        return values if column.is_written else read_only(values)
+        return values[0] if access.argument.part is Part.CONTEXT and access.declared.shape else values
 
     def _values(self, column: Column) -> Array:
         """Return the field of a vertex, of all rows here."""
@@ -181,6 +199,16 @@ class StageRunner:
             dtypes = [column.access.declared.dtype for column in each.logging]
             each.logs = [(np.empty(LOG_ENTRIES, np.int64), np.empty(LOG_ENTRIES, dtype)) for dtype in dtypes]
         return each.logs
+
+
+def distinct(ends: Sequence[Array], rows: int) -> NDArray[np.int64]:
+    """Return the distinct numbers below `rows` in integer arrays, in ascending order."""
+    if rows > MAX_ROWS_PER_END * sum(map(len, ends)):
+        return np.unique(np.concatenate(ends)).astype(np.int64)
+    found = np.zeros(rows, np.bool_)
+    for each in ends:
+        found[each] = True
+    return np.flatnonzero(found)
 
 
 def read_only(values: Array) -> Array:

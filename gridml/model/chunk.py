@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gridml.errors import ProgramError
 from gridml.model.graph import Components, Graph, Table
-from gridml.model.order import Ids, ascending
+from gridml.model.order import Ids, ascending, is_dense
 from gridml.model.ragged import Ragged, check
 from gridml.model.shared import SharedColumn
 from gridml.model.vertex import describe, reachable
@@ -321,6 +321,10 @@ def _rows(table: Table, ids: Ids, held: Callable[[str, Ids], Borrowed | None] | 
 
 def positions(ids: Ids, wanted: Ids) -> Ids:
     """Return the position of each of `wanted` in `ids`, which has all of them."""
+    if is_dense(ids, len(ids) + len(wanted)):
+        place = np.empty(ids.max() + 1, np.int64)
+        place[ids] = np.arange(len(ids))
+        return place[wanted]
     order = np.argsort(ids, kind="stable")
     return order[np.searchsorted(ids, wanted, sorter=order)].astype(np.int64)
 

@@ -351,12 +351,14 @@ def _is_at_owner(stage: ExchangeStage | ApplyStage) -> bool:
 class Stages(Shape):
     """A program's list of stages: one MiniBatch. Its shape is that of an f that takes batches."""
 
-    min_batch, drop_last, accumulate, keeps_rate, shares_batch = 1, False, 1, True, True
+    min_batch, drop_last, accumulate, keeps_rate = 1, False, 1, True
 
     def __init__(self, mini_batch: MiniBatch) -> None:
         self.mini_batch = mini_batch
         self.batch = mini_batch.size
         self.function = mini_batch.stages[0].function
+        # A tick is one mini-batch of each part, so that its bits depend on no number of workers.
+        self.shares_batch = math.isinf(mini_batch.slack)
 
     @cached_property
     def driver(self) -> type[Vertex]:

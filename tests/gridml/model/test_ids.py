@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gridml.model.chunk import positions
 from gridml.model.order import ascending, places
 
 
@@ -14,6 +15,15 @@ def test_each_id_once_and_in_order(parts: list[list[int]]) -> None:
     ids = ascending(*(np.array(part, np.int64) for part in parts))
     assert ids.dtype == np.int64
     assert ids.tolist() == sorted({each for part in parts for each in part})
+
+
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=9, unique=True), st.data())
+def test_the_positions_of_ids_few_or_many(given_ids: list[int], data: st.DataObject) -> None:
+    count = data.draw(st.sampled_from([3, 500]))  # of few ids, an array by id would be large
+    wanted = [given_ids[each % len(given_ids)] for each in range(count)]
+    found = positions(np.array(given_ids, np.int64), np.array(wanted, np.int64))
+    assert found.dtype == np.int64
+    assert found.tolist() == [given_ids.index(each) for each in wanted]
 
 
 def test_the_array_is_its_own() -> None:

@@ -1,0 +1,126 @@
+"""Latent Dirichlet allocation for the benchmarks: examples/lda.py with weights of topics that are learnt.
+
+Their fixed point is equation 55 of Minka, "Estimating a Dirichlet distribution", 2000; a difference of digammas is a
+sum of as many terms as a text has tokens of the topic. A text begins with few topics, so that the first passes, which
+look at the topics of each text, cost no more than the others. TOPICS and SIZE in the environment are the numbers of
+topics and of texts in a mini-batch.
+"""
+
+import os
+
+import numpy as np
+
+import gridml
+from benchmarks.graph_programs import texts
+from gridml import counters
+
+TOPICS, SIZE, BETA = int(os.environ.get("TOPICS", "100")), int(os.environ.get("SIZE", "6000")), 0.01
+# Topics that a text begins with, the least weight of a topic, and the exponent by which steps of weights are damped.
+FEW, FLOOR, DAMPED = (5, 0.01, 0.5) if TOPICS > 300 else (3, 1e-5, 1.0)
+
+
+class Corpus(gridml.Vertex):
+    count = gridml.array("int32", (TOPICS,))
+    words = gridml.array("float32")
+    alpha, weights = gridml.array("float32", (TOPICS,)), gridml.array("float32")  # of each topic, and their sum
+    more = gridml.accumulator("float64", (TOPICS,))
+    less = gridml.accumulator("float64")
+    mine, sums = gridml.counter(TOPICS), gridml.scratch("float32", (TOPICS,))
+    aggregate = gridml.by_name({"*/count": gridml.add(), "*": gridml.owned()})
+
+
+class Word(gridml.Vertex):
+    count = gridml.array("int32", (TOPICS,))
+    phi, upto = gridml.derived("float32", (TOPICS,)), gridml.derived("float32", (TOPICS,))
+    far = gridml.derived("float32")
+    aggregate = gridml.add()
+
+
+class Text(gridml.Vertex):
+    words = gridml.edge(Word, topic=gridml.array("int32", mutable=True))
+
+
+@gridml.apply(Word, at="mirror")
+def refresh(word: Word, at: Corpus) -> None:
+    total = 0.0
+    for k in range(TOPICS):
+        word.phi[k] = (word.count[k] + BETA) / (at.count[k] + BETA * at.words)
+        total += at.alpha[k] * word.phi[k]
+        word.upto[k] = total
+    word.far = total
+
+
+def rising(count: int, x: float) -> float:
+    """The digamma function of x + count, less that of x."""
+    total = 0.0
+    for i in range(count):
+        total += 1.0 / (x + i)
+    return total
+
+
+@gridml.exchange(over=Text)
+def sample(text: Text, tokens: gridml.Links[Word], at: Corpus) -> None:
+    counters.empty(at.mine)
+    for token in tokens:
+        counters.put(at.mine, token.topic)
+    for token in tokens:
+        old, new = token.topic, token.topic
+        counters.take(at.mine, old)
+        size = np.float32(at.count[old]) + BETA * at.words  # so that `own` is the probability without this token
+        own = max(token.end.phi[old] * size - 1.0, BETA) / (size - 1.0)
+        near, n = 0.0, counters.size(at.mine)
+        for i in range(n):
+            at.sums[i] = np.float32(at.mine[1, i]) * token.end.phi[at.mine[0, i]]
+        place = at.mine[2, old] - 1
+        if place >= 0:
+            at.sums[place] = np.float32(at.mine[1, place]) * own
+        for i in range(n):
+            near += at.sums[i]
+        while True:
+            u = gridml.uniform() * (near + token.end.far)
+            if u < near:
+                i = 0
+                while i < n - 1 and u >= at.sums[i]:
+                    u -= at.sums[i]
+                    i += 1
+                new = at.mine[0, i]
+                break
+            new = counters.search(token.end.upto, TOPICS, u - near)
+            if new != old or gridml.uniform() * token.end.phi[old] < own:
+                break
+        counters.put(at.mine, new)
+        if new != old:
+            token.topic = new
+            token.end.count[old] -= 1
+            token.end.count[new] += 1
+            at.count[old] -= 1
+            at.count[new] += 1
+    for i in range(counters.size(at.mine)):
+        at.more[at.mine[0, i]] += rising(at.mine[1, i], at.alpha[at.mine[0, i]])
+    at.less += rising(len(tokens), at.weights)
+
+
+@gridml.global_sync
+def weigh(corpus: Corpus) -> None:
+    corpus.alpha[:] = np.maximum(corpus.alpha * (corpus.more / corpus.less) ** DAMPED, FLOOR)
+    corpus.weights = corpus.alpha.sum()
+
+
+def data() -> texts.Texts:
+    return texts.drawn(60, 200) if "SMALLEST" in os.environ else texts.newsgroups()
+
+
+def graph() -> gridml.Graph:
+    found = data()
+    rng, length = np.random.default_rng(0), np.diff(found.offsets)
+    begins = rng.integers(0, TOPICS, (len(length), FEW))
+    topic = begins[np.repeat(np.arange(len(length)), length), rng.integers(0, FEW, len(found.word))]
+    count, g = np.zeros((found.words, TOPICS), np.int32), gridml.Graph()
+    np.add.at(count, (found.word, topic), 1)
+    g.add(Corpus, count=count.sum(0)[None], words=found.words, alpha=np.full((1, TOPICS), 0.1), weights=0.1 * TOPICS)
+    g.add(Word, count=count)
+    g.add(Text, words=gridml.csr(found.offsets, found.word, topic=topic))
+    return g
+
+
+program = gridml.Program(graph, [gridml.MiniBatch([refresh, sample], size=SIZE), weigh], epochs=100)
