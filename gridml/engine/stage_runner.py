@@ -70,19 +70,46 @@ class CompiledStage:
         """Adds a log to a flat array, as `numpy.add.at` does, which is slow."""
         return adder() if self.file else lambda values, at, by, count: np.add.at(values, at[:count], by[:count])
 
+    def run(self, arguments: Sequence[Any]) -> Sequence[tuple[Array, Array, int]]:
+        """Call the kernel. Return its logs: (elements, changes, number of both). Raises StageError if it cannot be
+        compiled."""
+        if not self.file:
+            return self.call(*arguments) or ()
+        if self.is_compiled:
+            made = self.call(*arguments)
+        else:
+            from numba.core.errors import NumbaError
 
-def stages_of(stages: Stages, *, plain: bool = False, holds: bool = False) -> list[CompiledStage]:
-    """Return the stages of a mini-batch, compiled when they first run. `plain`: as plain Python; `holds`: they leave
-    the replica as it is. Raises StageError for what cannot be compiled."""
+            try:
+                made = self.call(*arguments)
+            except NumbaError as error:
+                raise explained(error, self.file, self.kernel.lines, self.stage.name) from None
+            self.is_compiled = True
+        made = made or ()
+        self.logs = [(at, by) for at, by, _ in made]
+        return made
+
+
+def compiled_stages(
+    stages: Sequence[ExchangeStage | ApplyStage], *, exact: bool, plain: bool = False, holds: bool = False
+) -> list[CompiledStage]:
+    """Return stages, compiled when they first run. `plain`: as plain Python; `holds`: they leave the replica as it is.
+    Raises StageError for what cannot be compiled."""
     made = []
-    for stage in stages.mini_batch.on_workers:
-        kernel = kernel_of(stage, exact=stages.mini_batch.exact, holds=holds)
+    for stage in stages:
+        kernel = kernel_of(stage, exact=exact, holds=holds)
         if plain:
             made.append(CompiledStage(stage, kernel, interpreted(stage, kernel, holds=holds), ""))
         else:
             module = module_of(kernel.text, stage.name)
             made.append(CompiledStage(stage, kernel, module.kernel, str(module.__file__)))
     return made
+
+
+def stages_of(stages: Stages, *, plain: bool = False, holds: bool = False) -> list[CompiledStage]:
+    """Return the stages of a mini-batch that workers run, as `compiled_stages` does."""
+    batch = stages.mini_batch
+    return compiled_stages(batch.on_workers, exact=batch.exact, plain=plain, holds=holds)
 
 
 @final
@@ -112,7 +139,7 @@ class StageRunner:
             numbers = [number for _, number in each.kernel.numbers]
             logs = [array for pair in self._logs(each) for array in pair]
             span = self._span(each.stage, start, stop)
-            found = self._call(each, [*span, *drawn, *columns, *logs, *numbers])
+            found = each.run([*span, *drawn, *columns, *logs, *numbers])
             made += [(each, column, log) for column, log in zip(each.logging, found, strict=True)]
         # In force only now, so that no stage sees changes of its own mini-batch.
         for each, column, log in made:
@@ -121,24 +148,6 @@ class StageRunner:
     def isolate_failure(self, start: int, stop: int, progress: Progress, error: BaseException) -> tuple[int, int]:
         """Return the range of rows: an error of a stage has no vertex."""
         return start, stop
-
-    def _call(self, each: CompiledStage, arguments: list[Any]) -> Sequence[tuple[Array, Array, int]]:
-        """Call a kernel. Return its logs: (elements, changes, number of both)."""
-        if not each.file:
-            return each.call(*arguments) or ()
-        if each.is_compiled:
-            made = each.call(*arguments)
-        else:
-            from numba.core.errors import NumbaError
-
-            try:
-                made = each.call(*arguments)
-            except NumbaError as error:
-                raise explained(error, each.file, each.kernel.lines, each.stage.name) from None
-            each.is_compiled = True
-        made = made or ()
-        each.logs = [(at, by) for at, by, _ in made]
-        return made
 
     def _seed(self, epoch: int, stage: int) -> np.uint64:
         """Return the seed of the random numbers of a stage in a pass."""

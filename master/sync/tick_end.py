@@ -8,7 +8,7 @@ push. With more slack a push is merged as it arrives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -16,14 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.aggregates import Merge, VertexState
-from gridml.codegen.cache import module_of
-from gridml.codegen.interpreted import interpreted
-from gridml.codegen.kernel import Column, Kernel, kernel_of
-from gridml.codegen.line_map import explained
-from gridml.engine.stage_runner import read_only
+from gridml.codegen.kernel import Column
+from gridml.engine.stage_runner import compiled_stages, read_only
 from gridml.errors import NotFiniteError
 from gridml.model.order import Touched, union
-from gridml.model.stages import ApplyStage, MiniBatch, Part
+from gridml.model.stages import MiniBatch, Part
 from gridml.model.ticks import Ticks
 from gridml.model.vertex import VertexType
 from gridml.protocol.messages import Push
@@ -53,31 +50,12 @@ class HeldBase:
         return ReplicaPart({}, {name: RowValues(ids, self.rows(name, ids)) for name, ids in wanted.items()})
 
 
-@dataclass(frozen=True)
-class OwnerKernel:
-    """A stage at the owner, compiled or as plain Python."""
-
-    stage: ApplyStage
-    kernel: Kernel
-    call: Callable[..., Any]
-    file: str  #: of the generated module; "" for plain Python
-
-    @classmethod
-    def of(cls, stage: ApplyStage, *, exact: bool, plain: bool = False) -> OwnerKernel:
-        """Raises StageError for what cannot be compiled."""
-        kernel = kernel_of(stage, exact=exact)
-        if plain:
-            return cls(stage, kernel, interpreted(stage, kernel), "")
-        module = module_of(kernel.text, stage.name)
-        return cls(stage, kernel, module.kernel, str(module.__file__))
-
-
 @final
 class OwnerStages:
     """The stages at the owner of one program. Raises StageError for what cannot be compiled."""
 
     def __init__(self, batch: MiniBatch, types: Mapping[str, VertexType], *, plain: bool = False) -> None:
-        self._kernels = [OwnerKernel.of(each, exact=batch.exact, plain=plain) for each in batch.at_owner]
+        self._stages = compiled_stages(batch.at_owner, exact=batch.exact, plain=plain)
         self._types = types
         self._workspace: dict[tuple[str, str], Array] = {}  # scratch of contexts, by type and field
 
@@ -85,43 +63,30 @@ class OwnerStages:
         """Return the rows that the stages change, by type; `touched` are those that they look at, and `state` is
         unchanged. Raises NotFiniteError for NaN or infinity, StageError for what cannot be compiled."""
         rows: dict[str, RowValues] = {}
-        for each in self._kernels:
-            for argument in each.stage.arguments:
-                of = argument.type
-                assert of is not None, "an apply takes no edge"
-                if of.name not in rows:
-                    one = np.zeros(1, np.int64) if argument.part is Part.CONTEXT else np.empty(0, np.int64)
-                    ids = touched.get(of.name, one)
-                    rows[of.name] = RowValues(ids, state.rows(of.name, ids))
-        for each in self._kernels:
-            self._call(each, rows)
-        for each in self._kernels:
-            of = self._types[each.stage.over.__name__]
+        arguments = [argument for each in self._stages for argument in each.stage.arguments]
+        for argument in arguments:
+            of = argument.type
+            assert of is not None, "an apply takes no edge"
+            if of.name not in rows:
+                one = np.zeros(1, np.int64) if argument.part is Part.CONTEXT else np.empty(0, np.int64)
+                ids = touched.get(of.name, one)
+                rows[of.name] = RowValues(ids, state.rows(of.name, ids))
+        applied = [self._types[each.stage.over.__name__] for each in self._stages]
+        for each, of in zip(self._stages, applied, strict=True):
+            columns = [self._column(column, rows) for column in each.kernel.columns]
+            each.run([np.arange(len(rows[of.name].ids)), *columns, *(number for _, number in each.kernel.numbers)])
+        for of in applied:
             for name in of.accumulators:
                 rows[of.name].fields[name][...] = 0
         for type_name, changed in rows.items():
             for name, values in changed.fields.items():
                 if not np.isfinite(values).all():
-                    stages = ", ".join(each.stage.name for each in self._kernels)
+                    stages = ", ".join(each.stage.name for each in self._stages)
                     raise NotFiniteError(
                         f"{type_name}.{name} is not finite after a tick, and no worker could start from it. Check what "
                         f"{stages} computes, and a smaller rate."
                     )
         return rows
-
-    def _call(self, each: OwnerKernel, rows: Mapping[str, RowValues]) -> None:
-        scanned = rows[self._types[each.stage.over.__name__].name]
-        columns = [self._column(column, rows) for column in each.kernel.columns]
-        arguments = [np.arange(len(scanned.ids)), *columns, *(number for _, number in each.kernel.numbers)]
-        if not each.file:
-            each.call(*arguments)
-            return
-        from numba.core.errors import NumbaError
-
-        try:
-            each.call(*arguments)
-        except NumbaError as error:
-            raise explained(error, each.file, each.kernel.lines, each.stage.name) from None
 
     def _column(self, column: Column, rows: Mapping[str, RowValues]) -> Any:
         access = column.access
