@@ -254,8 +254,8 @@ class _Field:
         self._sampled &= touches > 0
         self.rows = np.flatnonzero(self._sampled)
         self._last: _Seen | None = None
-        #: sums of the moves since `_last`; None: pushes are only compared with concurrent ones
-        self._since = np.zeros((len(touches), length)) if by_edge else None
+        #: sums of the moves of each of `rows` since `_last`; None: pushes are only compared with concurrent ones
+        self._since = np.zeros((len(self.rows), length)) if by_edge else None
         self._lasting = _Slopes(fading)
         self._second = np.zeros((self._length, self._length)) if 1 < self._length <= MAX_ROW_LENGTH else None
         self._unevenness = float(length)  # upper bound of (strongest pull in a row) / (mean pull in the row)
@@ -288,7 +288,7 @@ class _Field:
             if last.worker != worker:
                 self._compare(seen, last)
             if self._since is not None:
-                self._since[ids] += moves
+                self._since[np.searchsorted(self.rows, ids)] += moves
         self._weigh(ids, moves)
 
     def end_pass(self) -> None:
@@ -309,7 +309,7 @@ class _Field:
 
     def _compare(self, one: _Seen, other: _Seen, moved: Floats | None = None) -> None:
         """Add the slope of two pushes. Their bases differ by nothing that holds the noise of either; otherwise `moved`
-        are moves of others between them, of every row."""
+        are moves of others between them, of each of `rows`."""
         _, ours, theirs = np.intersect1d(one.ids, other.ids, assume_unique=True, return_indices=True)
         gap = one.base[ours] - other.base[theirs]
         differ = one.moves[ours] - other.moves[theirs]
@@ -318,7 +318,7 @@ class _Field:
             return
         with np.errstate(all="ignore"):
             if moved is not None:  # project the gap on them
-                along = moved[one.ids[ours]]
+                along = moved[np.searchsorted(self.rows, one.ids[ours])]
                 gap = along * ((weight * along * gap).sum() / (weight * along**2).sum())
             products, squares, noises = -weight * gap * differ, weight * gap**2, weight * differ**2 * (gap != 0)
             sums = np.stack([each.sum(1) for each in (products, squares, noises, gap != 0)])
