@@ -28,7 +28,7 @@ from gridml.model.program import Program
 
 #: by number of topics: tomotopy's iterations, gridml's passes, how often these are evaluated, and the goal
 RUNS: dict[int, tuple[tuple[int, ...], int, int, float]] = sized(
-    {1_000: ((10, 20, 30, 50, 75), 60, 2, 0.5), 100: ((50, 100, 150, 200), 200, 5, 1.0)}, {10: ((5, 10), 4, 2, 1.0)}
+    {1_000: ((10, 20, 30, 50, 75), 76, 4, 0.5), 100: ((50, 100, 150, 200), 200, 5, 1.0)}, {10: ((5, 10), 4, 2, 1.0)}
 )
 TOMOTOPY = """
 import sys, time
