@@ -23,6 +23,7 @@ from master.store.rundir import RunDirectory
 from master.store.settings import Settings, SizeSettings
 from master.store.spec import RunSpec
 from master.store.store import Store, open_store
+from master.sync.contraction import Contractions
 from master.sync.epoch_end import EpochEnd
 from master.sync.exchange import Exchange, Grants, WorkerReports
 from master.sync.inbox import DeadLetters, Inbox
@@ -94,13 +95,14 @@ def wire(
     moments = SharedMoments(spec.graph, workers, MomentsFile(directory.root / "moments"))
     shape, syncs = spec.program.shape, spec.program.syncs
     holds = isinstance(shape, Stages) and (shape.mini_batch.slack == 0 or bool(shape.mini_batch.at_owner))
-    # How strongly pushes pull rows is measured as they come, and whole ticks depend on no order of arrival.
-    driver = None if holds else shape.driver.__name__
-    merger = Merger(spec.graph, store.replica, settings.workers, driver, syncs, shape.trained_by_edge)
+    driver, by_edge = shape.driver.__name__, shape.trained_by_edge
+    # How strongly pushes pull rows is measured as they are merged. Whole ticks depend on no order of arrival.
+    pulls = Contractions(spec.graph, driver, by_edge) if holds else None
+    merger = Merger(spec.graph, store.replica, settings.workers, None if holds else driver, syncs, by_edge)
     tick_ends = None
     if ticks is not None and isinstance(shape, Stages):
         owner = OwnerStages(shape.mini_batch, spec.program.types())
-        tick_ends = TickEnds(ticks, owner, store.ledger, store.replica, merger, holds=holds)
+        tick_ends = TickEnds(ticks, owner, store.ledger, store.replica, merger, pulls)
     due = sampler(settings.spot_checks, environment.chance)
     trust = Trust(store, leases, workers, events, merger.group_of, due)
     recovery = Recovery(store, leases, failures, trust, moments, events)

@@ -12,19 +12,25 @@ from __future__ import annotations
 
 import sqlite3
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
 
 from gridml.protocol import bundle
 from gridml.protocol.push import ReplicaPart, RowValues, decode, encode_replica
 from master.store.schema import damage
 
+Array = NDArray[Any]
+
 TABLES = """
 CREATE TABLE IF NOT EXISTS ticks (epoch INTEGER NOT NULL, tick INTEGER NOT NULL, part INTEGER NOT NULL,
   base INTEGER NOT NULL, vertices INTEGER NOT NULL, version INTEGER NOT NULL, merged INTEGER, trained BLOB,
-  began BLOB, crc32 INTEGER NOT NULL, PRIMARY KEY (epoch, tick, part));
+  began BLOB, crc32 INTEGER NOT NULL, pulls BLOB, PRIMARY KEY (epoch, tick, part));
 CREATE INDEX IF NOT EXISTS ticks_open ON ticks (epoch, tick) WHERE merged IS NULL;
 CREATE INDEX IF NOT EXISTS ticks_kept ON ticks (merged) WHERE trained NOTNULL;
+CREATE INDEX IF NOT EXISTS ticks_pulls ON ticks (merged) WHERE pulls NOTNULL;
 """
 
 
@@ -61,7 +67,7 @@ class TickRows:
         trained, began = _encoded(push.trained), _encoded(push.began)
         crc32 = zlib.crc32(began, zlib.crc32(trained))
         row = (*tick, part, push.base, push.vertices, version, merged, trained, began, crc32)
-        self._db.execute("INSERT INTO ticks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+        self._db.execute("INSERT INTO ticks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)", row)
 
     def whole_ticks(self, parts: int) -> list[Tick]:
         """Return the ticks of which every part has pushed, and that are not merged, in order."""
@@ -79,13 +85,35 @@ class TickRows:
             found.append(TickPush(base, vertices, _decoded(trained), _decoded(began)))
         return found
 
-    def merged_tick(self, tick: Tick, version: int, oldest: int) -> None:
-        """Record that a tick is merged in `version`. Pushes that were merged in or before the `oldest` version to which
-        a rollback can go are dropped."""
+    def merged_tick(self, tick: Tick, version: int, oldest: int, pulls: Mapping[str, Array]) -> None:
+        """Record that a tick is merged in `version`, and what is measured of how strongly pushes pull rows by then.
+        What a rollback to the `oldest` version cannot need is dropped."""
+        state = bundle.encode({}, pulls) if pulls else None
         self._db.execute("UPDATE ticks SET merged = ? WHERE epoch = ? AND tick = ?", (version, *tick))
+        self._db.execute("UPDATE ticks SET pulls = ? WHERE epoch = ? AND tick = ? AND part = 0", (state, *tick))
+        self._db.execute(
+            "UPDATE ticks SET pulls = NULL WHERE pulls NOTNULL AND merged < "
+            "(SELECT max(merged) FROM ticks WHERE merged <= ? AND pulls NOTNULL)",
+            (oldest,),
+        )
         self._db.execute(
             "UPDATE ticks SET trained = NULL, began = NULL WHERE merged <= ? AND trained NOTNULL", (oldest,)
         )
+
+    def last_merged(self) -> tuple[Tick, int] | None:
+        """Return the newest tick that is merged, and the version; None if there is none."""
+        query = "SELECT epoch, tick, merged FROM ticks WHERE merged NOTNULL ORDER BY epoch DESC, tick DESC LIMIT 1"
+        row = self._db.execute(query).fetchone()
+        return None if row is None else (Tick(*row[:2]), row[2])
+
+    def pulls_after(self, tick: Tick) -> dict[str, Array]:
+        """Return what was measured when a tick was merged. Raises sqlite3.DatabaseError if it is damaged."""
+        query = "SELECT pulls FROM ticks WHERE epoch = ? AND tick = ? AND part = 0"
+        (state,) = self._db.execute(query, tick).fetchone()
+        try:
+            return {} if state is None else bundle.decode(state)[1]
+        except ValueError as error:
+            raise damage(f"the pulls after tick {tick.number} of epoch {tick.epoch} are no bundle") from error
 
     def merged_since(self, base: int) -> int:
         """Return the vertices of the ticks that were merged after version `base`."""

@@ -35,7 +35,7 @@ The drift of workers between pushes is λ per vertex, averaged over rows with th
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -85,8 +85,8 @@ EDGE_BLOCK = 1 << 22
 
 
 class Contractions:
-    """Contraction of the rows of a graph, whose vertices of type `driver` are trained. It is not saved: a new master
-    measures again."""
+    """Contraction of the rows of a graph, whose vertices of type `driver` are trained. It is saved only where the
+    result may depend on no master's death (`state`); otherwise a new master measures again."""
 
     def __init__(self, graph: Graph, driver: str, by_edge: Collection[str] = ()) -> None:
         """`by_edge`: the types whose rows are trained edge by edge (`Shape.trained_by_edge`)."""
@@ -101,7 +101,7 @@ class Contractions:
         for type_name, rows in part.rows.items():
             for name, pushed in rows.fields.items():
                 if pushed.dtype.kind == "f" and merge.vertices:
-                    field = self._field(type_name, name, pushed)
+                    field = self._field(type_name, name)
                     at = field.sampled(rows.ids)
                     old = base.rows(type_name, rows.ids[at])[name]
                     field.add(worker, rows.ids[at], pushed[at], old, merge)
@@ -153,9 +153,28 @@ class Contractions:
         push, others = (ROW_FACTOR * strengths * n for n in (merge.vertices, merge.credited_by_others))
         return Contraction(push, push + others)
 
-    def _field(self, type_name: str, name: str, rows: Array) -> _Field:
+    def state(self) -> dict[str, Array]:
+        """Return what was measured of array fields, by name; `restore` takes it."""
+        return {
+            f"{type_name}/{name}/{key}": values
+            for (type_name, name), field in self._fields.items()
+            for key, values in field.state().items()
+        }
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """Replace what was measured of array fields."""
+        self._fields.clear()
+        fields: dict[tuple[str, str], dict[str, Array]] = {}
+        for whole, values in state.items():
+            type_name, name, key = whole.split("/")
+            fields.setdefault((type_name, name), {})[key] = values
+        for place, each in fields.items():
+            self._field(*place).restore(each)
+
+    def _field(self, type_name: str, name: str) -> _Field:
         if (type_name, name) not in self._fields:
-            length, by_edge = math.prod(rows.shape[1:]), type_name in self._by_edge
+            length = math.prod(self._graph.tables[type_name].columns[name].shape[1:])
+            by_edge = type_name in self._by_edge
             self._fields[type_name, name] = _Field(self._touches[type_name], length, by_edge=by_edge)
         return self._fields[type_name, name]
 
@@ -217,21 +236,22 @@ class _Slopes:
 
     def __init__(self, fading: float, shape: tuple[int, ...] = ()) -> None:
         self._fading = fading
-        self._sums = np.zeros((4, *shape))
+        #: decaying sums, (4, *shape)
+        self.sums = np.zeros((4, *shape))
 
     def add(self, sums: Floats) -> None:
         """Add Σxy, Σx², Σy² and the number of values."""
-        self._sums = self._fading * self._sums + sums
+        self.sums = self._fading * self.sums + sums
 
     @property
     def suffices(self) -> bool:
         """True if enough numbers were compared for a slope."""
-        _, squares, _, count = self._sums
+        _, squares, _, count = self.sums
         return bool((count >= MIN_COMPARED).all() and (squares > 0).all())
 
     def bounds(self, errors: float) -> Floats:
         """Return max(0, slope) + `errors` standard errors for each slope; 0 for an unknown slope."""
-        products, squares, noises, count = self._sums
+        products, squares, noises, count = self.sums
         with np.errstate(all="ignore"):
             bounds = np.maximum(0.0, products / squares) + errors * np.sqrt(noises / count / squares)
         return np.where(np.isfinite(bounds), bounds, 0.0)
@@ -294,6 +314,26 @@ class _Field:
     def end_pass(self) -> None:
         """As `Contractions.end_pass`."""
         self._last = None
+
+    def state(self) -> dict[str, Array]:
+        """As `Contractions.state`, of one field."""
+        found = {"sums": self._lasting.sums, "numbers": np.array([self.drift, self._unevenness])}
+        if self._second is not None:
+            found["second"] = self._second
+        if self._since is not None:
+            found["since"] = self._since
+        if (last := self._last) is not None:
+            found |= {"ids": last.ids, "base": last.base, "moves": last.moves, "touched": last.touched}
+            found |= {"version": np.array(last.version), "worker": np.frombuffer(last.worker.encode(), np.uint8)}
+        return found
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """As `Contractions.restore`, of one field."""
+        self._lasting.sums, (self.drift, self._unevenness) = state["sums"], state["numbers"].tolist()
+        self._second, self._since, self._last = state.get("second"), state.get("since"), None
+        if "ids" in state:
+            rows = (state[key] for key in ("ids", "base", "moves", "touched"))
+            self._last = _Seen(state["worker"].tobytes().decode(), int(state["version"]), *rows)
 
     def _weigh(self, ids: Ids, moves: Floats) -> None:
         """Update the drift with the rows that a push moved."""

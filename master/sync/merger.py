@@ -168,7 +168,7 @@ class Merger:
         part = ReplicaPart(part.modules, {name: rows for name, rows in part.rows.items() if rows.fields})
         if not part and not self._all_groups:
             return Merged(fast_forward=merge.fast_forward), GateResult(1.0, "nothing is replicated that has a length")
-        push = PushMerge(part, base, merge)
+        push = PushMerge(part, base, merge, pulls=self._contractions)
         merged = self._apply(push)
         if merged.objection is not None:
             return None, GateResult(None, merged.objection, failed=True)
@@ -197,15 +197,16 @@ class Merger:
                 self._contractions.add_table(worker, name, pushed, old, merge)
         return replace(merged, fast_forward=merge.fast_forward and self._holds(merged, part)), decision
 
-    def take_whole(self, part: ReplicaPart, base: Base, merge: Merge) -> Merged:
-        """Return the replica with a push that was judged before. The master's replica is unchanged. Raises
-        NotFiniteError if the result is not finite."""
-        merged = self._apply(PushMerge(part, base, merge))
+    def take_whole(self, part: ReplicaPart, base: Base, merge: Merge, pulls: Contractions, pusher: str) -> Merged:
+        """Return the replica with a push that was judged before. The master's replica is unchanged. How strongly
+        `pusher` pulls rows is measured by `pulls`. Raises NotFiniteError if the result is not finite."""
+        merged = self._apply(PushMerge(part, base, merge, pulls=pulls))
         if merged.not_finite is not None:
             raise NotFiniteError(
                 f"{merged.not_finite} is not finite after the pushes of a tick were merged, each of which was. Let "
                 f"stages add smaller numbers, or declare the field as float64."
             )
+        pulls.add(pusher, self._minding(part), base, merge)
         return merged
 
     def _minding(self, part: ReplicaPart) -> ReplicaPart:
@@ -382,8 +383,8 @@ class Merger:
                 value, base = state.arrays[type_name][name][rows.ids[group]], bases[name][group]
                 part = np.ascontiguousarray(pushed[group])
                 rule, contraction = self._row_rules[type_name][name], None
-                if rule.minds_contraction and self._contractions is not None and not merge.fast_forward:
-                    contraction = self._contractions.of(type_name, name, rows.ids[group], merge)
+                if rule.minds_contraction and push.pulls is not None and not merge.fast_forward:
+                    contraction = push.pulls.of(type_name, name, rows.ids[group], merge)
                 tensor = TensorMerge(
                     value,
                     part,

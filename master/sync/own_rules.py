@@ -24,6 +24,7 @@ from gridml.protocol.foreign import described
 from gridml.protocol.push import ReplicaPart, VertexKey
 from master.store.replica import Replica
 from master.store.versions import Base
+from master.sync.contraction import Contractions
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
@@ -41,6 +42,8 @@ class PushMerge:
     merge: Merge
     #: factor in (0, 1] for the step
     scale: float = 1.0
+    #: how strongly pushes pull rows; None: not measured
+    pulls: Contractions | None = None
 
     def merge_of(self, stale: bool | np.bool_) -> Merge:
         """Return the `Merge` for one vertex, which is `stale` if the master's vertex has changed since the base."""

@@ -30,6 +30,7 @@ from master.store.ledger import Ledger
 from master.store.replica import Replica
 from master.store.tick_rows import Tick, TickPush
 from master.store.versions import Base, ReplicaState
+from master.sync.contraction import Contractions
 from master.sync.merger import Merger
 
 Array = NDArray[Any]
@@ -43,8 +44,11 @@ class HeldBase:
     modules: Mapping[VertexKey, VertexState]
 
     def rows(self, type_name: str, ids: Ids) -> dict[str, Array]:
-        """Return the fields of the push's rows of a type; `ids` are theirs."""
-        return {name: values.copy() for name, values in self.began[type_name].fields.items()}
+        """Return the fields of rows that the push has."""
+        held = self.began[type_name]
+        order = np.argsort(held.ids)
+        at = order[np.searchsorted(held.ids, ids, sorter=order)]
+        return {name: values[at] for name, values in held.fields.items()}
 
     def part(self, wanted: Mapping[str, Ids]) -> ReplicaPart:
         return ReplicaPart({}, {name: RowValues(ids, self.rows(name, ids)) for name, ids in wanted.items()})
@@ -111,9 +115,18 @@ class TickEnds:
     """
 
     def __init__(
-        self, ticks: Ticks, owner: OwnerStages, ledger: Ledger, replica: Replica, merger: Merger, *, holds: bool
+        self,
+        ticks: Ticks,
+        owner: OwnerStages,
+        ledger: Ledger,
+        replica: Replica,
+        merger: Merger,
+        pulls: Contractions | None,
     ) -> None:
-        self.holds = holds
+        """`pulls` measures how strongly parts pull rows, if pushes are held; None: they are merged as they come."""
+        self.holds = pulls is not None
+        self._pulls = pulls
+        self._measured: tuple[Tick, int] | None = None  # the tick, and its version, after which `_pulls` was left
         self._ticks = ticks
         self._owner = owner
         self._ledger = ledger
@@ -143,18 +156,24 @@ class TickEnds:
         self._prepare()
         whole = self._ledger.whole_ticks(self._ticks.parts)
         for tick in whole:
-            self._merge(tick, version)
-            self._ledger.merged_tick(tick, version, oldest)
+            assert self._pulls is not None, "only held pushes wait for their tick"
+            if (last := self._ledger.last_merged()) != self._measured:  # of an earlier master, or before a rollback
+                self._pulls.restore({} if last is None else self._ledger.pulls_after(last[0]))
+            self._merge(tick, version, self._pulls)
+            if tick.number == self._ticks.count - 1:
+                self._pulls.end_pass()
+            self._ledger.merged_tick(tick, version, oldest, self._pulls.state())
+            self._measured = tick, version
         return bool(whole)
 
-    def _merge(self, tick: Tick, version: int) -> None:
+    def _merge(self, tick: Tick, version: int, pulls: Contractions) -> None:
         done, pushes = 0, self._ledger.pushes_of(tick)
-        for push in pushes:
+        for part, push in enumerate(pushes):
             others = self._ledger.merged_since(push.base) + done
             # The number of workers must not matter, so that of parts stands for it.
             merge = Merge(version, push.base, push.vertices, others, self._ticks.parts)
             base = HeldBase(push.began, self._replica.state.modules)
-            merged = self._merger.take_whole(ReplicaPart({}, push.trained), base, merge)
+            merged = self._merger.take_whole(ReplicaPart({}, push.trained), base, merge, pulls, f"part {part}")
             self._replica.put(merged.modules, merged.rows, version)
             done += push.vertices
         touched = union({name: each.ids for name, each in push.trained.items()} for push in pushes)
