@@ -70,11 +70,9 @@ def measured(topics: int, how: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="counts-") as name:
         folder = Path(name)
         program, root = folder / f"lda_{topics}_{how}.py", folder / "run"
-        text, found = re.subn(
-            r"(?m)^TOPICS, BETA, EPOCHS = \d+,", f"TOPICS, BETA, EPOCHS = {topics},", EXAMPLE.read_text()
-        )
+        text, found = re.subn(r"(?m)^(TOPICS, .* = )\d+,", rf"\g<1>{topics},", EXAMPLE.read_text())
         assert found == 1, "the example says how many topics it has"
-        head, imports, rest = text.partition("import re\n")
+        head, imports, rest = text.partition("import numpy as np\n")
         program.write_text(head + imports + WHOLE * (how == "whole") + rest)
         code = _MASTER.format(workers=WORKERS, epochs=EPOCHS, every=EVERY)
         began = time.perf_counter()

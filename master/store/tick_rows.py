@@ -27,7 +27,7 @@ Array = NDArray[Any]
 TABLES = """
 CREATE TABLE IF NOT EXISTS ticks (epoch INTEGER NOT NULL, tick INTEGER NOT NULL, part INTEGER NOT NULL,
   base INTEGER NOT NULL, vertices INTEGER NOT NULL, version INTEGER NOT NULL, merged INTEGER, trained BLOB,
-  began BLOB, crc32 INTEGER NOT NULL, pulls BLOB, PRIMARY KEY (epoch, tick, part));
+  began BLOB, crc32 INTEGER NOT NULL, scale REAL NOT NULL, pulls BLOB, PRIMARY KEY (epoch, tick, part));
 CREATE INDEX IF NOT EXISTS ticks_open ON ticks (epoch, tick) WHERE merged IS NULL;
 CREATE INDEX IF NOT EXISTS ticks_kept ON ticks (merged) WHERE trained NOTNULL;
 CREATE INDEX IF NOT EXISTS ticks_pulls ON ticks (merged) WHERE pulls NOTNULL;
@@ -40,6 +40,7 @@ class TickPush:
 
     base: int  #: version from which it was trained
     vertices: int
+    scale: float  #: factor in (0, 1] for its steps, as the gate decided
     trained: dict[str, RowValues]  #: rows by type, as the worker left them
     began: dict[str, RowValues]  #: the same rows in version `base`
 
@@ -66,8 +67,8 @@ class TickRows:
         sqlite3.IntegrityError if this mini-batch was credited before."""
         trained, began = _encoded(push.trained), _encoded(push.began)
         crc32 = zlib.crc32(began, zlib.crc32(trained))
-        row = (*tick, part, push.base, push.vertices, version, merged, trained, began, crc32)
-        self._db.execute("INSERT INTO ticks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)", row)
+        row = (*tick, part, push.base, push.vertices, version, merged, trained, began, crc32, push.scale)
+        self._db.execute("INSERT INTO ticks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)", row)
 
     def whole_ticks(self, parts: int) -> list[Tick]:
         """Return the ticks of which every part has pushed, and that are not merged, in order."""
@@ -77,12 +78,14 @@ class TickRows:
     def pushes_of(self, tick: Tick) -> list[TickPush]:
         """Return what the parts pushed of a tick that is not merged, in the order of parts. Raises
         sqlite3.DatabaseError if a push is damaged."""
-        query = "SELECT base, vertices, trained, began, crc32 FROM ticks WHERE epoch = ? AND tick = ? ORDER BY part"
+        query = (
+            "SELECT base, vertices, scale, trained, began, crc32 FROM ticks WHERE epoch = ? AND tick = ? ORDER BY part"
+        )
         found = []
-        for base, vertices, trained, began, crc32 in self._db.execute(query, tick):
+        for base, vertices, scale, trained, began, crc32 in self._db.execute(query, tick):
             if zlib.crc32(began, zlib.crc32(trained)) != crc32:
                 raise damage(f"a push of tick {tick.number} of epoch {tick.epoch} is not what was written")
-            found.append(TickPush(base, vertices, _decoded(trained), _decoded(began)))
+            found.append(TickPush(base, vertices, scale, _decoded(trained), _decoded(began)))
         return found
 
     def merged_tick(self, tick: Tick, version: int, oldest: int, pulls: Mapping[str, Array]) -> None:

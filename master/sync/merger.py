@@ -197,16 +197,17 @@ class Merger:
                 self._contractions.add_table(worker, name, pushed, old, merge)
         return replace(merged, fast_forward=merge.fast_forward and self._holds(merged, part)), decision
 
-    def take_whole(self, part: ReplicaPart, base: Base, merge: Merge, pulls: Contractions, pusher: str) -> Merged:
+    def take_judged(self, push: PushMerge, pusher: str) -> Merged:
         """Return the replica with a push that was judged before. The master's replica is unchanged. How strongly
-        `pusher` pulls rows is measured by `pulls`. Raises NotFiniteError if the result is not finite."""
-        merged = self._apply(PushMerge(part, base, merge, pulls=pulls))
+        `pusher` pulls rows is measured by `push.pulls`. Raises NotFiniteError if the result is not finite."""
+        merged = self._apply(push)
         if merged.not_finite is not None:
             raise NotFiniteError(
                 f"{merged.not_finite} is not finite after the pushes of a tick were merged, each of which was. Let "
                 f"stages add smaller numbers, or declare the field as float64."
             )
-        pulls.add(pusher, self._minding(part), base, merge)
+        if push.pulls is not None and push.scale == 1.0:  # a shortened push does not show the real pull
+            push.pulls.add(pusher, self._minding(push.part), push.base, push.merge)
         return merged
 
     def _minding(self, part: ReplicaPart) -> ReplicaPart:

@@ -275,7 +275,7 @@ class Pushes:
         # From here on the replica is changed; everything above could still refuse the push.
         rows = pending.content.replica.rows
         if self._ticks is not None:
-            pending.unmerged = self._ticks.take(lease, push, rows, base, self._version)
+            pending.unmerged = self._ticks.take(lease, push, rows, base, decision.scale or 1.0, self._version)
         if not held:
             self._store.replica.put(merged.modules, merged.rows, self._version)
             pending.pushed, pending.as_pushed = taken_rows(rows, merged.rows)

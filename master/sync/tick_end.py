@@ -32,6 +32,7 @@ from master.store.tick_rows import Tick, TickPush
 from master.store.versions import Base, ReplicaState
 from master.sync.contraction import Contractions
 from master.sync.merger import Merger
+from master.sync.own_rules import PushMerge
 
 Array = NDArray[Any]
 
@@ -139,14 +140,16 @@ class TickEnds:
         self._prepare()
         return self._ledger.merged_since(base)
 
-    def take(self, lease: LeaseState, push: Push, rows: Mapping[str, RowValues], base: Base, version: int) -> Touched:
-        """Record a push that is credited now, with its rows and their `base` if it is held. Return the ids of the rows
-        that are held, by type."""
+    def take(
+        self, lease: LeaseState, push: Push, rows: Mapping[str, RowValues], base: Base, scale: float, version: int
+    ) -> Touched:
+        """Record a push that is credited now, with its rows and their `base` if it is held. Its steps count by `scale`
+        (the gate's decision). Return the ids of the rows that are held, by type."""
         self._prepare()
         part, tick = self._ticks.place(lease.start)
         rows = dict(rows) if self.holds else {}
         before = {name: RowValues(each.ids, base.rows(name, each.ids)) for name, each in rows.items()}
-        taken = TickPush(push.base, push.vertices, rows, before)
+        taken = TickPush(push.base, push.vertices, scale, rows, before)
         self._ledger.add_to_tick(Tick(lease.epoch, tick), part, taken, version, None if self.holds else version)
         return {name: np.sort(each.ids) for name, each in rows.items()}
 
@@ -173,7 +176,8 @@ class TickEnds:
             # The number of workers must not matter, so that of parts stands for it.
             merge = Merge(version, push.base, push.vertices, others, self._ticks.parts)
             base = HeldBase(push.began, self._replica.state.modules)
-            merged = self._merger.take_whole(ReplicaPart({}, push.trained), base, merge, pulls, f"part {part}")
+            judged = PushMerge(ReplicaPart({}, push.trained), base, merge, push.scale, pulls)
+            merged = self._merger.take_judged(judged, f"part {part}")
             self._replica.put(merged.modules, merged.rows, version)
             done += push.vertices
         touched = union({name: each.ids for name, each in push.trained.items()} for push in pushes)
