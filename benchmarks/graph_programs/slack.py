@@ -27,14 +27,16 @@ TASKS = sized(
 SIZE = 24  # vertices of a mini-batch
 
 
-def played(task: Task, workers: int, folder: Path, *, life_s: float | None = None) -> tuple[gridml.Report, bytes]:
-    """Return (the report of a run in a new `folder`, the file of what it trained)."""
+def played(
+    task: Task, workers: int, folder: Path, *, life_s: float | None = None
+) -> tuple[gridml.Report, dict[str, bytes]]:
+    """Return (the report of a run in a new `folder`, the bits of what it trained, by name)."""
     folder.mkdir()
     lifetime = None if life_s is None else f"exponential({life_s}s)"
     run = folder / "run"
     found = gridml.simulate(task.write(folder), workers=workers, cost=COSTS, lifetime=lifetime, run_dir=run).report()
     assert all(each.duplicated == each.lost == 0 for each in found.epochs)
-    return found, (run / "final.safetensors").read_bytes()
+    return found, {name: values.tobytes() for name, values in gridml.load(run).items()}
 
 
 def rows_of(name: str, task: Task, size: str) -> list[dict[str, Cell]]:

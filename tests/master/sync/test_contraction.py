@@ -332,7 +332,7 @@ def test_a_large_table_is_sampled_where_it_is_touched_most() -> None:
     counted = g.add(Counted, seen=np.zeros(1, np.int64))
     g.add(Point, label=np.zeros(len(targets)), rows=targets, counted=counted)
     contraction = Contractions(g, "Point")
-    sampled = contraction._field("Row", "value", np.zeros((rows, 4)))._sampled
+    sampled = contraction._field("Row", "value")._sampled
     assert sampled.sum() == MAX_SAMPLED // 4
     assert sampled[500:700].all()
 
