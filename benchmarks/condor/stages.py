@@ -41,15 +41,15 @@ def main() -> None:
         folder = Path(name)
         try:
             with pool.firewalled(folder / "pool", workers=WORKERS, more=POLICY, subnet=SUBNET) as up:
-                alone = {program: run_here(up, program, folder / f"{program}-alone") for program in EPOCHS}
                 bare = ("--python", str(bare_python(folder / "bare")))
                 by_sftp = ("--carrier", "sftp", "--sftp", f"10.{SUBNET}.0.1")
-                rows = [
-                    run(up, "mf", "there", folder / "mf", alone),
-                    run(up, "lda", "there", folder / "lda", alone),
-                    *sized([run(up, "lda", "there", folder / "lda-sftp", alone, *by_sftp)], []),
-                    run(up, "lda", "brought", folder / "lda-brought", alone, *bare),
-                ]
+                # (program, where the job finds numba, folder, options of gridml submit)
+                there = [("mf", "there", "mf", ()), ("lda", "there", "lda", ()), ("lda", "there", "sftp", by_sftp)]
+                brought: list[tuple[str, str, str, tuple[str, ...]]] = [("lda", "brought", "brought", bare)]
+                runs = sized(there + brought, brought)
+                trained = dict.fromkeys(program for program, *_ in runs)
+                alone = {program: run_here(up, program, folder / f"{program}-alone") for program in trained}
+                rows = [run(up, program, numba, folder / name, alone, *more) for program, numba, name, more in runs]
         except NoCondor as why:
             print(f"skipped: {why}")
             return
