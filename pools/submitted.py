@@ -37,7 +37,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 class Submitted:
-    """A run of `program`. Its master is a job of the pool or, if `foreground`, a child of this process."""
+    """A run of `program`, else of `PROGRAM`. Its master is a job of the pool or, if `foreground`, a child process."""
 
     def __init__(
         self,
@@ -46,12 +46,13 @@ class Submitted:
         *options: str,
         workers: int = WORKERS,
         foreground: bool = False,
-        program: Path = PROGRAM,
+        program: Path | None = None,
     ) -> None:
         self.pool, self.root = pool, root
         self._looks: subprocess.Popen[str] | None = None
         command_line = (
-            "submit", str(program), "--workers", str(workers), "--request-memory", "256MB", "--request-disk", "100MB",
+            "submit", str(program or PROGRAM),
+            "--workers", str(workers), "--request-memory", "256MB", "--request-disk", "100MB",
             "--run-dir", str(root), "--chunk", "500", "--json", *options,
         )  # fmt: skip
         if foreground:

@@ -120,13 +120,13 @@ class PaceFacts(NamedTuple):
     speed: float = 0.0  #: vertices that the worker trains per second; 0: not measured
     push_s: float = 0.0  #: seconds that a push costs this worker and the master; 0: not measured
     budget: float = 1.0  #: share of the time that pushes may take
-    weight: float = 1.0  #: steps of the rows for each vertex: 1, or the edges of a vertex that stages train
     drift: float = 0.0  #: share of its distance to its optimum that a row moves per vertex; 0: unknown
     merging_s: float = 0.0  #: shortest interval in which one master merges the pushes of all workers
     max_interval_s: float = math.inf  #: longest interval that the lifetimes of workers allow; infinity: unknown
     asked: int | None = None  #: the interval that the user wants
     #: the costs that decide whether steps are added; None for a program whose steps may not be (`Program.adds_steps`)
     typical: TypicalCosts | None = None
+    weight: float = 1.0  #: steps of the rows for each vertex: 1, or the edges of a vertex that stages train
 
 
 class PaceChoice(NamedTuple):

@@ -141,18 +141,23 @@ def _name(version: int) -> str:
     return f"version-{version:08d}"
 
 
+def edges_trained(spec: RunSpec) -> float:
+    """Return the mean number of edges of a vertex that train a row each (`Shape.trained_by_edge`), at least 1."""
+    shape = spec.program.shape
+    driving = spec.graph.tables[describe(shape.driver).name]
+    ends = {name: describe(driving.type.target(name)).name for name in driving.edges}
+    stepping = [len(edges.targets) for name, edges in driving.edges.items() if ends[name] in shape.trained_by_edge]
+    return max(1.0, sum(stepping) / max(1, driving.count))
+
+
 class PushPace:
     """The push interval of each worker of a run."""
 
     def __init__(self, spec: RunSpec, sizes: SizeSettings, ledger: Ledger, leases: Leases, merger: Merger) -> None:
         self._program = spec.program
         self._can_add = spec.program.adds_steps(spec.graph)
-        shape = spec.program.shape
-        driving = spec.graph.tables[describe(shape.driver).name]
-        ends = {name: describe(driving.type.target(name)).name for name in driving.edges}
-        stepping = [len(edges.targets) for name, edges in driving.edges.items() if ends[name] in shape.trained_by_edge]
         #: steps of rows for each vertex: its edges, where each is a step
-        self._weight = max(1.0, sum(stepping) / max(1, driving.count))
+        self._weight = edges_trained(spec) if spec.program.shape.trained_by_edge else 1.0
         self.sizes = sizes
         self._ledger = ledger
         self._leases = leases
