@@ -178,10 +178,11 @@ class Epochs:
         self._units = None if self.components is None else self.components.units[self.driver]
         self._parts = None if spec.placement is None else spec.placement.parts
         self.ticks = program.ticks(self.vertex_count)  #: None unless workers wait for one another within a pass
-        if spec.placement is not None:
-            ledger.divide(spec.placement.borders)
-        elif self.ticks is not None:
+        # Parts with clocks are cut equally from the positions of an epoch, in the order of a placement if there is one.
+        if self.ticks is not None:
             ledger.divide(self.ticks.borders)
+        elif spec.placement is not None:
+            ledger.divide(spec.placement.borders)
         self._spec = spec
         self._ledger = ledger
         self.epochs_requested = spec.epochs  # upper bound; early stopping can end the run sooner

@@ -41,7 +41,9 @@ class Leases:
         many = spec.settings.facts.chunks_per_job != 1
         self.sizing = ChunkSizing(sizes, self.epochs.vertex_count, batch, vertex_bytes, many=many)
         self.chunks = Chunks(spec, self.epochs, mailboxes, self.sizing.measures.copying, ledger.path.parent / "carried")
-        self._affinity = None if spec.placement is None else PartitionAffinity(spec.placement, ledger, workers)
+        # Where workers wait for one another, the next mini-batch is that of the slowest part, whoever trained it last.
+        placement = spec.placement if self.epochs.ticks is None else None
+        self._affinity = None if placement is None else PartitionAffinity(placement, ledger, workers)
         self._stealing = WorkStealing(self.epochs, ledger, workers, self.sizing, mailboxes, events, self._reassign)
         self._has_rows = any(table.type.arrays for table in spec.graph.replicated)
         self._spec = spec

@@ -131,6 +131,17 @@ def test_the_bound_holds_whatever_dies(name: str, slack: int, tmp_path: Path) ->
         assert (epoch.duplicated, epoch.lost) == (0, 0)
 
 
+@pytest.mark.parametrize("slack", [0, 2])
+def test_the_bound_holds_where_vertices_are_placed(slack: int, tmp_path: Path) -> None:
+    file, root = written(tmp_path, "factors", slack), tmp_path / "run"
+    settings = Settings(file, "simulated", 3, seed=1, placement="multilevel")
+    play_scenario(settings, Scenario(Steady(3), COSTS, SLOW), root, trainer=Trainer(file, COSTS, 1))
+    with opened(root) as ledger:
+        assert ledger.execute("SELECT 1 FROM events WHERE topic = 'placement'").fetchone()
+        (parts,) = ledger.execute("SELECT 1 + max(part) FROM ticks").fetchone()
+    assert verify_ticks(root, slack).ahead == slack and parts == 4  # three workers are three parts of a placement
+
+
 def test_no_more_workers_are_asked_for_than_there_are_parts(tmp_path: Path) -> None:
     play(written(tmp_path, "slopes", 0), tmp_path / "run", Scenario(Steady(6), COSTS), 6)
     with opened(tmp_path / "run") as ledger:

@@ -95,7 +95,8 @@ class PaceDesk:
         of: Any = SimpleNamespace
         self.reasons: list[tuple[Any, ...]] = []
         self.speed, self.chosen = speed, 0
-        program = of(shape=of(batch=64, keeps_rate=False, trained_by_edge=()), min_target_batch=1, adds_steps=lambda graph: True)
+        shape = of(batch=64, keeps_rate=False, trained_by_edge=())
+        program = of(shape=shape, min_target_batch=1, adds_steps=lambda graph: True)
         self.costs = {"pushes": push_s, "travels": 0.1}
         sizing = of(
             measures=of(typical=self.costs.get, speeds=of(mean=speed)),
