@@ -308,7 +308,8 @@ def ids(rng: random.Random, stance: Stance) -> Iterator[Sent]:
     tensors, at = dict(stance.replica), [name for name in stance.replica if name.startswith("@")]
     name = rng.choice(at) if at else rng.choice(("@ids/Image", "@rows/Image", "@ids/Network", "@rows/Network"))
     rows = tensors.get(name, np.arange(4))
-    rng_rows = (rows + 10**6, -1 - rows, rows * 0, rows[::-1], rows.astype("f8"), rows + 2**62, rows[:0], rows[None])
+    far = rows.astype("i8") + 2**62  # rows may be int32
+    rng_rows = (rows + 10**6, -1 - rows, rows * 0, rows[::-1], rows.astype("f8"), far, rows[:0], rows[None])
     tensors[name] = np.ascontiguousarray(rng.choice(rng_rows))
     if not at:
         tensors[f"{name.split('/')[1]}/label"] = np.full(4, 7)
