@@ -40,9 +40,7 @@ class FileGraph:
     offsets: NDArray[np.int64]  #: (rows + 1,) row i has the edges offsets[i] to offsets[i + 1] - 1
     targets: Array  #: int32 (edges,) the column that each edge leads to
     columns: int
-    weight: Array | None = (
-        None  #: (edges,) the value of each edge; None if the file has none, or `weight=None` was given
-    )
+    weight: Array | None = None  #: (edges,) the value of each edge; None if the file has none, or it was left out
     row_ids: Array | None = None  #: (rows,) int64 or texts, ascending; None if the file knows rows by their positions
     column_ids: Array | None = None  #: (columns,) the same for columns
     labels: Array | None = None  #: float64 (rows,) of libsvm

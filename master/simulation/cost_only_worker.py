@@ -228,7 +228,7 @@ def look(item: Item, network: Network) -> None:
 
 def program_of(vertices: int, epochs: int, slack: int | None = None, parts: int = 1, size: int = 1) -> Program:
     """Return a program that trains `vertices` vertices for `epochs` epochs. With a `slack` it is a stage, on
-    mini-batches of `size` vertices in so many `parts`."""
+    mini-batches of `size` vertices, in that number of `parts`."""
 
     def graph() -> Graph:
         g = Graph()

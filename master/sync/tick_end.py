@@ -110,7 +110,7 @@ class OwnerStages:
 
 @final
 class TickEnds:
-    """Records the ticks of one run, and holds their pushes until they are complete, if `holds`.
+    """Records the ticks of one run and, if `holds`, keeps their pushes until they are complete.
 
     Methods must be called inside the ledger's transaction, whose new version is `version`.
     """
@@ -153,13 +153,13 @@ class TickEnds:
         self._ledger.add_to_tick(Tick(lease.epoch, tick), part, taken, version, None if self.holds else version)
         return {name: np.sort(each.ids) for name, each in rows.items()}
 
-    def merge(self, version: int, oldest: int) -> bool:
-        """Merge the ticks that are complete; return whether there is one. `oldest` is the oldest version that is kept.
-        Raises NotFiniteError if sums overflow."""
+    def merge(self, version: int, oldest: int) -> None:
+        """Merge the ticks that are complete. `oldest` is the oldest version that is kept. Raises NotFiniteError if sums
+        overflow."""
+        if self._pulls is None:
+            return  # pushes are merged as they come
         self._prepare()
-        whole = self._ledger.whole_ticks(self._ticks.parts)
-        for tick in whole:
-            assert self._pulls is not None, "only held pushes wait for their tick"
+        for tick in self._ledger.whole_ticks(self._ticks.parts):
             if (last := self._ledger.last_merged()) != self._measured:  # of an earlier master, or before a rollback
                 self._pulls.restore({} if last is None else self._ledger.pulls_after(last[0]))
             self._merge(tick, version, self._pulls)
@@ -167,7 +167,6 @@ class TickEnds:
                 self._pulls.end_pass()
             self._ledger.merged_tick(tick, version, oldest, self._pulls.state())
             self._measured = tick, version
-        return bool(whole)
 
     def _merge(self, tick: Tick, version: int, pulls: Contractions) -> None:
         done, pushes = 0, self._ledger.pushes_of(tick)
