@@ -65,6 +65,8 @@ def _network(host: Host) -> dict[str, object]:
     return {
         "CONDOR_HOST": host.collector,
         "NETWORK_INTERFACE": host.address,
+        # Else the first pool with workers would take port 9618 of all addresses, and a second one could not listen.
+        "BIND_ALL_INTERFACES": False,
         "COLLECTOR_HOST": f"{host.collector}:{host.port}",
         "USE_SHARED_PORT": True,
         "SHARED_PORT_PORT": host.port,

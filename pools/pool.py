@@ -222,6 +222,7 @@ def take_down(pool: Pool) -> None:
     for host in (*pool.workers, pool.submit):
         stop(host)
     for i in range(1, len(pool.workers) + 1):
+        _end_processes(namespace(pool.subnet, i))
         _ip("netns", "del", namespace(pool.subnet, i), check=False)
         _ip("link", "del", _cable(pool.subnet, i), check=False)
     if pool.workers:
@@ -305,14 +306,22 @@ def _connect_host(subnet: int, i: int, center: str, nft: str) -> None:
     _done(["ip", "netns", "exec", inside, nft, "-f", "-"], _FIREWALL)
 
 
-def _ip(*arguments: str, check: bool = True) -> None:
-    _done(["ip", *arguments], check=check)
+def _ip(*arguments: str, check: bool = True) -> str:
+    return _done(["ip", *arguments], check=check)
 
 
-def _done(command: list[str], text: str | None = None, *, check: bool = True) -> None:
+def _end_processes(namespace: str) -> None:
+    """End what still runs in a namespace: daemons of an earlier pool whose owner was killed, and its folder removed."""
+    for process in _ip("netns", "pids", namespace, check=False).split():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(process), signal.SIGKILL)
+
+
+def _done(command: list[str], text: str | None = None, *, check: bool = True) -> str:
     done = subprocess.run(command, input=text, capture_output=True, text=True, env={**os.environ, "PATH": _PATH})
     if check and done.returncode != 0:
         raise NoCondor(f"{' '.join(command)} failed: {done.stderr.strip()}")
+    return done.stdout
 
 
 def _save(pool: Pool) -> None:

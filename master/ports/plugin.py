@@ -73,6 +73,10 @@ class BatchSystem(ABC):
         """Return the job of a run's master; None if there is no such job, or if the queue does not answer in time."""
 
     @abstractmethod
+    def master_end(self, directory: RunDirectory) -> str | None:
+        """Return how the job of the run's last master ended; None if it has not ended, or if this cannot be known."""
+
+    @abstractmethod
     def withdraw(self, directory: RunDirectory) -> str | None:
         """Remove all jobs of a run that has no master from the queue. Return their description; None: no jobs.
 

@@ -10,7 +10,6 @@ import dataclasses
 import os
 import select
 import signal
-import sqlite3
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from gridml.errors import Interruption
+from gridml.errors import Interruption, RunError
 from gridml.protocol.foreign import one_line, printable
 from master.store.reader import connect, holder, read_ahead, read_clock, read_facts, read_now, translate_read_errors
 from master.store.rundir import RunDirectory, RunStatus, command, facts_from
@@ -42,6 +41,7 @@ from master.views.report import Report, report
 
 if TYPE_CHECKING:
     from master.ports.environment import Environment
+    from master.ports.plugin import BatchSystem
     from master.run import MasterRun
 
 
@@ -83,10 +83,11 @@ def drive(
 
 
 def follow(run: Path, *, as_json: bool) -> None:
-    """Show a run that another process drives, until it ends. Ctrl-C only stops watching. Raises LedgerError."""
+    """Show a run that another process drives, until it ends. Ctrl-C only stops watching. Raises LedgerError, and
+    RunError if the job of its master ended before the run began."""
     connection = connect(run)
     try:
-        will_restart = _master_will_restart(run)
+        batch, end = _batch_of_master(run), None
         with translate_read_errors(RunDirectory(run).ledger), view_of(run.name, as_json=as_json) as view:
             newest = connection.execute("SELECT coalesce(max(rowid), 0) FROM events").fetchone()[0]
             seen = max(0, newest - 10)
@@ -100,7 +101,10 @@ def follow(run: Path, *, as_json: bool) -> None:
                         connection.close()
                         connection = connect(run)
                     seen_s = time.monotonic() if held else seen_s
-                    driven = held or time.monotonic() - seen_s < _patience_s(will_restart, connection)
+                    end = None if held or batch is None else batch.master_end(RunDirectory(run))
+                    status = read_facts(connection)["status"]
+                    patience_s = _patience_s(batch is not None and end is None, status)
+                    driven = held or time.monotonic() - seen_s < patience_s
                     query = "SELECT rowid, at_s, topic, text, facts FROM events WHERE rowid > ? ORDER BY rowid"
                     ahead_s = read_ahead(connection)
                     for row, at_s, topic, text, facts in connection.execute(query, (seen,)).fetchall():
@@ -110,6 +114,11 @@ def follow(run: Path, *, as_json: bool) -> None:
                         follower.tick()
                     if driven:
                         time.sleep(POLL_S)
+            if end is not None and status == RunStatus.SUBMITTED:
+                raise RunError(
+                    f"{run} has not begun: {end}. It said: {_last_words(run)}. When that is mended, begin it with: "
+                    f"{command('resume', run)}"
+                )
     except KeyboardInterrupt:
         typer.echo(printable(f"The run continues. Watch it again with: {command('watch', run)}"), err=True)
         raise typer.Exit(130) from None
@@ -128,20 +137,27 @@ def _has_reader() -> bool:
     return not any(event & select.POLLERR for _, event in poll.poll(0))
 
 
-def _master_will_restart(run: Path) -> bool:
-    """Return whether the run's master was submitted to a batch system, which will start it again."""
+def _batch_of_master(run: Path) -> BatchSystem | None:
+    """Return the batch system that the run's master was submitted to, which will start it again."""
     from master.backends.registry import batch_of
 
     batch = batch_of(run)
-    return batch is not None and batch.master_submitted(RunDirectory(run))
+    return batch if batch is not None and batch.master_submitted(RunDirectory(run)) else None
 
 
-def _patience_s(will_restart: bool, connection: sqlite3.Connection) -> float:
+def _patience_s(will_restart: bool, status: RunStatus) -> float:
     """Return the seconds that `follow` waits for a master while the run has none."""
-    status = read_facts(connection)["status"]
     if not will_restart or status not in (RunStatus.SUBMITTED, RunStatus.RUNNING):
         return 0.0
     return RESTART_S[status == RunStatus.SUBMITTED]
+
+
+def _last_words(run: Path) -> str:
+    """Return the last line that a master as a job wrote to its standard error."""
+    with contextlib.suppress(OSError):
+        lines = (RunDirectory(run).logs / "master.err").read_text(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
+    return "nothing"
 
 
 def view_of(title: str, *, as_json: bool) -> LiveView:

@@ -174,6 +174,13 @@ def firewalled(tmp_path: Path) -> Iterator[Pool]:
     pool.take_down(there)
 
 
+def test_two_pools_with_workers_are_up_at_once(firewalled: Pool, tmp_path: Path) -> None:
+    with raised(lambda: pool.firewalled(tmp_path / "other", workers=1, subnet=SUBNET + 1)) as other:
+        for there, workers in ((firewalled, 2), (other, 1)):
+            assert there.tool("condor_status", "-af", "TotalCpus").stdout.split() == ["1.0"] * workers
+            assert there.tool("condor_q", "-af", "ClusterId").returncode == 0
+
+
 def from_inside(there: Pool, worker: int, address: str, port: int, limit_s: float = 5.0) -> str:
     """Return the result of a connection from a worker host to an address."""
     inside = ["ip", "netns", "exec", namespace(there.subnet, worker)]

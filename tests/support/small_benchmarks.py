@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +25,7 @@ ALONE = {
     *("condor.chunks", "condor.evictions", "condor.holds", "condor.latency", "condor.stages"),
     "unattended",
 }
+LIMIT_S, TAKE_DOWN_S = 240.0, 50.0  # below the limit of a test, so that what it prints last is seen
 LEFT_OUT = {
     "local_ec2": "it boots machines from an image that takes minutes to make, as root",
     "large_replicas": "seven processes with torch take half a minute of CPU",
@@ -44,18 +47,28 @@ def run(name: str, folder: Path) -> None:
     """Run a benchmark; skip the test if the benchmark reports that this machine lacks something."""
     data = folder / "data"
     write_data(data)
-    done = subprocess.run(
+    process = subprocess.Popen(
         [sys.executable, "-m", f"benchmarks.{name}", "--smallest"],
         cwd=ROOT,
         env={**os.environ, "TMPDIR": str(folder), "GRIDML_DATA": str(data)},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
     )
-    if done.stdout.startswith("skipped: "):
-        pytest.skip(f"{name}: {done.stdout.removeprefix('skipped: ').strip()}")
-    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-    assert done.stdout
+    try:
+        out, err = process.communicate(timeout=LIMIT_S)
+    except BaseException:  # also the time limit of the test
+        # Interrupted, it takes down the daemons that it raised; killed, it would leave them to slow all later tests.
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=TAKE_DOWN_S)
+        process.kill()
+        process.communicate()
+        raise
+    if out.startswith("skipped: "):
+        pytest.skip(f"{name}: {out.removeprefix('skipped: ').strip()}")
+    assert process.returncode == 0, f"{out[-2000:]}\n{err[-4000:]}"
+    assert out
 
 
 def write_data(folder: Path) -> None:

@@ -16,7 +16,15 @@ from typing import Any
 from gridml.errors import RunError, UsageError
 from gridml.protocol.outbox import job_of
 from master.backends.condor import holds, submit_description
-from master.backends.condor.events import RUN, Job, bindings, own_cluster, translate, translate_condor_errors
+from master.backends.condor.events import (
+    RUN,
+    Job,
+    bindings,
+    local_schedd,
+    own_cluster,
+    translate,
+    translate_condor_errors,
+)
 from master.backends.condor.holds import WAIT_S, Analysis, about_hold, about_refusal, next_request
 from master.backends.condor.options import CondorOptions
 from master.state.jobs import Backend, HeldFor, JobEvent, State
@@ -79,7 +87,7 @@ class Condor(Backend):
         self._refusal = ""  # the schedd's last reason for refusing a submission, reported once
         self._warnings = submit_description.news(self._options, directory)
         with translate_condor_errors(self._condor):
-            self._schedd = self._retry(self._condor.Schedd)
+            self._schedd = self._retry(lambda: local_schedd(self._condor))
             (self._root / submit_description.LOG).touch()
             self._log = self._condor.JobEventLog(str(self._root / submit_description.LOG))
 
@@ -270,8 +278,8 @@ class Condor(Backend):
     def _back_off(self) -> None:
         """Send the schedd nothing for `RETRY_S`, and locate it again: after a restart it has another address."""
         self._next_try_s = self._clock() + RETRY_S
-        with contextlib.suppress(self._condor.HTCondorException, TypeError):  # TypeError: no schedd was found
-            self._schedd = self._condor.Schedd()
+        with contextlib.suppress(self._condor.HTCondorException):
+            self._schedd = local_schedd(self._condor)
 
     def _adopt(self) -> None:
         """Adopt jobs that the schedd accepted without answering, so that none is submitted twice."""

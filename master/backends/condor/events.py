@@ -158,6 +158,15 @@ def bindings() -> Any:
         ) from error
 
 
+def local_schedd(condor: Any) -> Any:
+    """Return the schedd that CONDOR_CONFIG names. Raises HTCondorException, also while it has no address because it has
+    just started or cannot listen, which the bindings do not check."""
+    try:
+        return condor.Schedd()
+    except (KeyError, TypeError) as error:
+        raise condor.HTCondorException("the schedd has no address yet; see SchedLog and MasterLog") from error
+
+
 @contextlib.contextmanager
 def translate_condor_errors(condor: Any) -> Iterator[None]:
     """Translate errors of the bindings into RunError with advice: HTCondor refuses, or cannot be reached."""

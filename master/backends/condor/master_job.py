@@ -17,7 +17,7 @@ from pathlib import Path
 from gridml.errors import RunError
 from gridml.protocol import bundle
 from master.backends.condor.backend import CLOSE_TIMEOUT_S, RETRY_S
-from master.backends.condor.events import RUN, bindings, job_ad, translate_condor_errors
+from master.backends.condor.events import RUN, bindings, job_ad, local_schedd, translate_condor_errors
 from master.backends.condor.options import CondorOptions
 from master.backends.condor.submit_description import DESCRIPTION as WORKERS
 from master.backends.condor.submit_description import as_text, attributes, lines, quoted, word
@@ -71,7 +71,7 @@ class Schedd(BatchSystem):
     def check_reachable(self) -> None:
         condor = bindings()
         with translate_condor_errors(condor):
-            condor.Schedd().query("false", ["ClusterId"], limit=1)
+            local_schedd(condor).query("false", ["ClusterId"], limit=1)
 
     def prepare_master(self, settings: Settings, directory: RunDirectory) -> Path:
         file = directory.root / DESCRIPTION
@@ -83,7 +83,7 @@ class Schedd(BatchSystem):
         condor = bindings()
         self.prepare_master(settings, directory)
         with translate_condor_errors(condor):
-            job = int(condor.Schedd().submit(condor.Submit(description(settings, directory))).cluster())
+            job = int(local_schedd(condor).submit(condor.Submit(description(settings, directory))).cluster())
         bundle.write_atomic(directory.root / JOB, f"{job}\n".encode(), durable=False)
         return job
 
@@ -113,13 +113,29 @@ class Schedd(BatchSystem):
                 return MasterJob(int(job), "queued" if status == "1" else "started")
         return None
 
+    def master_end(self, directory: RunDirectory) -> str | None:
+        """As in the contract, by the log of the job, which also holds the jobs of earlier masters."""
+        end = None
+        with contextlib.suppress(RunError):  # no bindings, or no log
+            condor = bindings()
+            with translate_condor_errors(condor):
+                for event in condor.JobEventLog(str(directory.root / LOG)).events(stop_after=0):
+                    end = None
+                    if event.type == condor.JobEventType.JOB_ABORTED:
+                        end = f"job {event.cluster} was removed from the queue"
+                    elif event.type == condor.JobEventType.JOB_TERMINATED:
+                        end = f"job {event.cluster} ended by signal {event.get('TerminatedBySignal')}"
+                        if event.get("TerminatedNormally", False):
+                            end = f"job {event.cluster} ended with status {event.get('ReturnValue')}"
+        return end
+
     def withdraw(self, directory: RunDirectory) -> str | None:
         if not (directory.root / WORKERS).exists() and not self.master_submitted(directory):
             return None  # nothing was submitted
         condor = bindings()
         with MasterLock(directory):  # a master that starts now finds the lock taken and exits
             with translate_condor_errors(condor):
-                schedd, ids = condor.Schedd(), ["ClusterId", "ProcId"]
+                schedd, ids = local_schedd(condor), ["ClusterId", "ProcId"]
                 masters, workers = (
                     [f"{ad['ClusterId']}.{ad['ProcId']}" for ad in schedd.query(_of(mark, directory), ids)]
                     for mark in (_MARK, RUN)

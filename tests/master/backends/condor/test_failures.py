@@ -280,6 +280,9 @@ def test_a_run_whose_master_has_not_begun_is_cancelled(waits: Pool, tmp_path: Pa
     assert waits.tool("condor_rm", run.master_job).returncode == 0
     run.wait(lambda status: status["master_job"] is None, "the job to go")
     assert "No master drives it" in run.gridml("status", str(run.root))
+    watched = run.tried("watch", str(run.root))
+    assert watched.returncode == RunError.exit_status
+    assert f"has not begun: job {run.master_job} was removed from the queue. It said: nothing." in watched.stderr
     again = waits.tool("condor_submit", "-terse", str(run.root / "master.sub")).stdout.split(".")[0]
     assert f"Its master is job {again}, queued" in run.gridml("status", str(run.root))
     assert f"Removed: its job {again}." in run.gridml("cancel", str(run.root))
