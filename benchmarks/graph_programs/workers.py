@@ -8,10 +8,12 @@ replaced, such as its rank or learning rate.
 
 from __future__ import annotations
 
+import statistics
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import gridml
 from benchmarks.arguments import sized, words
@@ -19,6 +21,7 @@ from benchmarks.table import Cell, write
 
 ROOT = Path(__file__).parents[2]
 WORKERS = sized((4, 16, 64), (4,))
+SEEDS = sized((0, 1, 2, 3), (0,))
 T_X = 0.5  # simulated seconds to train a vertex
 COSTS = f"t_x={T_X},t_s=0.1,push=0.02"
 
@@ -59,7 +62,8 @@ TASKS = sized(ALL, TINY)
 
 NOTES = [
     f"real master, sessions, training and merges; time is simulated: a vertex takes {T_X} s, a push 0.02 s; all "
-    "workers are equally fast; one seed; every vertex of every pass was counted once",
+    "workers are equally fast; every vertex of every pass was counted once",
+    f"means of {len(SEEDS)} seeds; spread: of one worker, from the smallest to the largest, in parts of the mean",
     "killed: lives are exponential, on average a third of a pass of W workers, half of them without grace",
     "factors: examples/mf.py (MovieLens 100k), 20 passes; topics: examples/lda.py (King James Bible), 15; synthetic "
     "factors: tests/programs/factors.py with 1,500 users, 300 items and 60,000 ratings without noise, 20 passes, the "
@@ -69,15 +73,35 @@ NOTES = [
 ]
 
 
-def ended(task: Task, workers: int, *, kills: bool = False) -> tuple[float, int]:
-    """Return (the metric after the last pass, workers that were killed)."""
+@dataclass(frozen=True)
+class Ended:
+    """What several runs of a task ended with, one for each seed."""
+
+    metrics: tuple[float, ...]
+    kills: int  #: of all runs
+
+    @property
+    def mean(self) -> float:
+        return statistics.mean(self.metrics)
+
+    @property
+    def spread(self) -> float:
+        return (max(self.metrics) - min(self.metrics)) / self.mean
+
+
+def ended(task: Task, workers: int, *, kills: bool = False) -> Ended:
+    """Train once for each seed."""
     life_s = task.vertices * T_X / workers / 3
-    with tempfile.TemporaryDirectory() as folder:
-        program, lifetime = task.write(Path(folder)), f"exponential({life_s}s)" if kills else None
-        run = Path(folder) / "run"
-        found = gridml.simulate(program, workers=workers, cost=COSTS, lifetime=lifetime, run_dir=run).report()
-        assert all(each.duplicated == each.lost == 0 for each in found.epochs)
-        return float(found.epochs[-1].metrics[task.metric]), found.kills
+    metrics, deaths = [], 0
+    for seed in SEEDS:
+        with tempfile.TemporaryDirectory() as folder:
+            program, lifetime = task.write(Path(folder)), f"exponential({life_s}s)" if kills else None
+            asked: dict[str, Any] = {"workers": workers, "cost": COSTS, "lifetime": lifetime, "seed": seed}
+            found = gridml.simulate(program, run_dir=Path(folder) / "run", **asked).report()
+            assert all(each.duplicated == each.lost == 0 for each in found.epochs)
+            metrics.append(float(found.epochs[-1].metrics[task.metric]))
+            deaths += found.kills
+    return Ended(tuple(metrics), deaths)
 
 
 def main() -> None:
@@ -90,13 +114,14 @@ def main() -> None:
 def rows_of(name: str, task: Task) -> list[dict[str, Cell]]:
     """Return the lines of a task, one for each number of workers."""
     rows: list[dict[str, Cell]] = []
-    one, _ = ended(task, 1)
+    one = ended(task, 1)
     for workers in WORKERS:
-        row: dict[str, Cell] = {"task": name, "metric": task.metric, "one worker": round(one, 4), "W": workers}
+        row: dict[str, Cell] = {"task": name, "metric": task.metric, "W": workers}
+        row |= {"one worker": round(one.mean, 4), "spread": f"{one.spread:.2%}"}
         for column, kills in (("W workers", False), ("killed", True)):
-            value, deaths = ended(task, workers, kills=kills)
-            row[column], row[f"{column}, worse by"] = round(value, 4), f"{value / one - 1:+.2%}"
-        row["kills"] = deaths
+            many = ended(task, workers, kills=kills)
+            row[column], row[f"{column}, worse by"] = round(many.mean, 4), f"{many.mean / one.mean - 1:+.2%}"
+        row["kills"] = many.kills
         rows.append(row)
         print(row, flush=True)
     return rows
