@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gridml.aggregates import Aggregate, Merge, MergeResult, RuleSet, TensorMerge, VertexState, kernels, rule_for
 from gridml.aggregates.base import same_bits
 from gridml.aggregates.sums import Add
-from gridml.errors import NotFiniteError, ProgramError
+from gridml.errors import ProgramError
 from gridml.model.graph import Graph, Table
 from gridml.model.layers import tables_of
 from gridml.model.stages import GlobalSync
@@ -198,14 +198,11 @@ class Merger:
         return replace(merged, fast_forward=merge.fast_forward and self._holds(merged, part)), decision
 
     def take_judged(self, push: PushMerge, pusher: str) -> Merged:
-        """Return the replica with a push that was judged before. The master's replica is unchanged. How strongly
-        `pusher` pulls rows is measured by `push.pulls`. Raises NotFiniteError if the result is not finite."""
+        """Return the replica with a push that was judged before, up to the first tensor that is not finite. The
+        master's replica is unchanged. How strongly `pusher` pulls rows is measured by `push.pulls`."""
         merged = self._apply(push)
         if merged.not_finite is not None:
-            raise NotFiniteError(
-                f"{merged.not_finite} is not finite after the pushes of a tick were merged, each of which was. Let "
-                f"stages add smaller numbers, or declare the field as float64."
-            )
+            return merged
         if push.pulls is not None and push.scale == 1.0:  # a shortened push does not show the real pull
             push.pulls.add(pusher, self._minding(push.part), push.base, push.merge)
         return merged

@@ -406,7 +406,8 @@ class Pushes:
         """Commit the version that was credited. Epochs that it completes are flushed and closed."""
         store, version = self._store, self._version
         if self._ticks is not None:
-            self._ticks.merge(version, min(store.ledger.saved_versions))
+            for problem in self._ticks.merge(version, min(store.ledger.saved_versions)):
+                self._events.record("warning", {}, problem)
         epochs = {push.lease.epoch for push in accepted}
         complete = store.ledger.epochs_to_close() if any(map(store.ledger.is_epoch_complete, epochs)) else []
         flushed = self._merger.flush(max(1, self._leases.live)) if complete else {}

@@ -153,22 +153,25 @@ class TickEnds:
         self._ledger.add_to_tick(Tick(lease.epoch, tick), part, taken, version, None if self.holds else version)
         return {name: np.sort(each.ids) for name, each in rows.items()}
 
-    def merge(self, version: int, oldest: int) -> None:
-        """Merge the ticks that are complete. `oldest` is the oldest version that is kept. Raises NotFiniteError if sums
-        overflow."""
+    def merge(self, version: int, oldest: int) -> list[str]:
+        """Merge the ticks that are complete; return what was left out of them, as texts. `oldest` is the oldest version
+        that is kept. Raises NotFiniteError if a stage at the owner computes NaN or infinity."""
+        left_out: list[str] = []
         if self._pulls is None:
-            return  # pushes are merged as they come
+            return left_out  # pushes are merged as they come
         self._prepare()
         for tick in self._ledger.whole_ticks(self._ticks.parts):
             if (last := self._ledger.last_merged()) != self._measured:  # of an earlier master, or before a rollback
                 self._pulls.restore({} if last is None else self._ledger.pulls_after(last[0]))
-            self._merge(tick, version, self._pulls)
+            left_out += self._merge(tick, version, self._pulls)
             if tick.number == self._ticks.count - 1:
                 self._pulls.end_pass()
             self._ledger.merged_tick(tick, version, oldest, self._pulls.state())
             self._measured = tick, version
+        return left_out
 
-    def _merge(self, tick: Tick, version: int, pulls: Contractions) -> None:
+    def _merge(self, tick: Tick, version: int, pulls: Contractions) -> list[str]:
+        left_out: list[str] = []
         done, pushes = 0, self._ledger.pushes_of(tick)
         for part, push in enumerate(pushes):
             others = self._ledger.merged_since(push.base) + done
@@ -177,10 +180,18 @@ class TickEnds:
             base = HeldBase(push.began, self._replica.state.modules)
             judged = PushMerge(ReplicaPart({}, push.trained), base, merge, push.scale, pulls)
             merged = self._merger.take_judged(judged, f"part {part}")
-            self._replica.put(merged.modules, merged.rows, version)
             done += push.vertices
+            if merged.not_finite is None:
+                self._replica.put(merged.modules, merged.rows, version)
+            else:
+                left_out.append(
+                    f"epoch {tick.epoch + 1}, mini-batch {tick.number + 1} of part {part + 1}: left out, because "
+                    f"{merged.not_finite} would not be finite after the pushes of all parts, each of which was. Let "
+                    f"stages add smaller numbers, or declare the field as float64."
+                )
         touched = union({name: each.ids for name, each in push.trained.items()} for push in pushes)
         self._replica.put({}, self._owner.run(touched, self._replica.state), version)
+        return left_out
 
     def _prepare(self) -> None:
         if not self._is_ready:

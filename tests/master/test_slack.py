@@ -173,6 +173,60 @@ def test_a_run_that_is_rolled_back_in_the_middle_of_a_tick_ends_with_the_same_bi
     assert halves, "a tick was undone of which some parts' pushes were credited"
 
 
+SUMS = """
+import numpy as np
+import gridml
+
+class Total(gridml.Vertex):
+    sum = gridml.accumulator("float32")
+    seen = gridml.array("int64")
+    aggregate = gridml.by_name({"*/seen": gridml.add(), "*": gridml.owned()})
+
+class Bin(gridml.Vertex):
+    hits = gridml.array("int64")
+    aggregate = gridml.add()
+
+class Item(gridml.Vertex):
+    bins = gridml.edge(Bin)
+
+@gridml.exchange(over=Item)
+def count(item: Item, bins: gridml.Links[Bin], at: Total) -> None:
+    for each in bins:
+        each.end.hits += 1
+    at.seen += 1
+    at.sum += 5e37
+
+@gridml.global_sync
+def look(total: Total) -> None:
+    pass
+
+def graph():
+    g = gridml.Graph()
+    g.add(Total, seen=0)
+    g.add(Bin, hits=[0, 0])
+    g.add(Item, bins=gridml.csr(np.arange(9), np.arange(8) % 2))
+    return g
+
+program = gridml.Program(graph, [gridml.MiniBatch([count], size=2, slack=0, parts=4), look], epochs=2)
+"""
+
+
+def test_finite_pushes_that_overflow_together_are_left_out_and_said(tmp_path: Path) -> None:
+    file, seen = tmp_path / "sums.py", set()
+    file.write_text(SUMS)
+    for workers in (1, 3):
+        root = tmp_path / f"run{workers}"
+        play(file, root, Scenario(Steady(workers), COSTS, SLOW), workers)
+        with opened(root) as ledger:
+            warned = [text for (text,) in ledger.execute("SELECT text FROM events WHERE topic = 'warning'")]
+        texts = [text for text in warned if "Total/sum would not be finite" in text]
+        assert len(texts) == 2 and texts[0].startswith("epoch 1, mini-batch 1 of part 4: left out"), warned
+        _, tensors = bundle.decode((root / "final.safetensors").read_bytes())
+        assert tensors["Total/seen"].tolist() == [12] and tensors["Bin/hits"].sum() == 12  # as a whole or not at all
+        seen.add(tuple(state(root).items()))
+    assert len(seen) == 1
+
+
 def test_one_part_is_a_plain_loop_of_gradient_descent(tmp_path: Path) -> None:
     file = tmp_path / "slopes.py"
     file.write_text((PROGRAMS / "slopes.py").read_text().replace("parts=4", "parts=1"))
