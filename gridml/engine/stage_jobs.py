@@ -12,6 +12,7 @@ bit for bit, for any number of threads, and for plain Python.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -109,6 +110,20 @@ def _division(stage: ExchangeStage | ApplyStage, kernel: Kernel, shared: Collect
 def _named(access: Access) -> str:
     assert access.type is not None, "an edge has no working memory"
     return f"{access.type.name}.{access.name}"
+
+
+def least_run(stage: ExchangeStage | ApplyStage) -> int:
+    """Return the least work of a run: edges, or elements of an apply."""
+    if isinstance(stage, ApplyStage):
+        return MIN_RUN_ELEMENTS
+    return MIN_RUN_LINKS if any(each.part is Part.LINKS for each in stage.arguments) else MIN_RUN_EDGES
+
+
+def least_work(stage: ExchangeStage | ApplyStage, division: Division) -> float:
+    """Return the least work of a stage that is cut into jobs."""
+    if division is Division.WHOLE:
+        return math.inf
+    return MIN_BLOCKED_EDGES if division is Division.BLOCKS else 2 * least_run(stage)
 
 
 def runs_of(work: int, least: int) -> tuple[int, str]:

@@ -43,6 +43,8 @@ class Csr:
     """Edges of the driving rows along one field, grouped by source."""
 
     offsets: NDArray[np.int64]  #: (n+1,), read-only
+    begins: NDArray[np.int64]  #: (n,) `offsets` but the last
+    stops: NDArray[np.int64]  #: (n,) `offsets` but the first
     ends: NDArray[np.int32]  #: (m,) rows of the table that they lead to
     fields: Mapping[str, Array]  #: (m,) by field of the edge
 
@@ -52,7 +54,8 @@ class Csr:
         if offsets is None:
             offsets = np.arange(count + 1, dtype=np.int64) * edges.degree
         weight = {} if edges.weight is None else {"weight": edges.weight}
-        return cls(read_only(offsets), edges.index.astype(np.int32), {**weight, **edges.fields})
+        offsets = read_only(offsets)
+        return cls(offsets, offsets[:-1], offsets[1:], edges.index.astype(np.int32), {**weight, **edges.fields})
 
 
 @final
@@ -92,12 +95,32 @@ class CompiledStage:
         self.is_compiled = True
         return made or ()
 
+    @cached_property
+    def least(self) -> float:
+        """The least work that is cut into jobs: edges, or elements of an apply."""
+        return stage_jobs.least_work(self.stage, self.division)
+
+    @cached_property
+    def width(self) -> int:
+        """The elements of a row that an apply goes over."""
+        own = [c.access.declared.shape for c in self.kernel.columns if c.access.argument.part is Part.SCANNED]
+        return max(map(prod, own), default=1)
+
     def logs_of(self, job: int) -> list[Array]:
         """Return the arguments of the kernel for the logs of a job."""
+        if not self.logging:
+            return []
         if job not in self.logs:
             dtypes = [column.access.declared.dtype for column in self.logging]
             self.logs[job] = [(np.empty(LOG_ENTRIES, np.int64), np.empty(LOG_ENTRIES, dtype)) for dtype in dtypes]
         return [array for pair in self.logs[job] for array in pair]
+
+    def run_job(self, job: int, before: Sequence[Any], after: Sequence[Any]) -> Sequence[Log]:
+        """Call the kernel for a job, with the arguments before and after its logs. Return its logs."""
+        made = self.run([*before, *self.logs_of(job), *after])
+        if made:
+            self.logs[job] = [(elements, by) for elements, by, _ in made]
+        return made
 
 
 def compiled_stages(
@@ -152,34 +175,35 @@ class StageRunner:
         """Run the stages on rows [start, stop) of the driving type. Raises StageError if one cannot be compiled."""
         made = []
         for number, each in enumerate(self._compiled):
-            found = self._do(number, self._phases(each, start, stop), progress)
+            found = self._do(number, start, stop, progress)
             made += [(each, column, logs[i]) for i, column in enumerate(each.logging) for logs in found]
         # In force only now, so that no stage sees changes of its own mini-batch.
         for each, column, log in made:
             each.add(self._values(column).reshape(-1), *log)
 
-    def _do(self, number: int, phases: Phases, progress: Progress) -> list[Sequence[Log]]:
-        """Do the jobs of a stage. Return the logs of each."""
+    def _do(self, number: int, start: int, stop: int, progress: Progress) -> list[Sequence[Log]]:
+        """Run a stage. Return the logs of each of its jobs."""
         each = self._compiled[number]
         drawn = [self._seed(progress.epoch, number), self._driving.ids] if each.kernel.draws else []
         columns = [self._argument(number, place) for place in range(len(each.kernel.columns))]
         numbers = [number for _, number in each.kernel.numbers]
+        span, work = self._span(each, start, stop)
+        phases = self._phases(each, span, work) if work >= each.least else ()
+        if not phases:
+            return [each.run_job(0, [*span, *drawn, *columns], numbers)]
+        # Jobs have sums of their own, also on one thread, so that additions have the same order on any number.
         jobs = [job for phase in phases for job in phase]
-        # Several jobs each have sums of their own, also on one thread, so that additions have the same order.
-        sums = [self._zeros(each, columns) if len(jobs) > 1 else {} for _ in jobs]
+        sums = [self._zeros(each, columns) for _ in jobs]
         found: list[Sequence[Log]] = [()] * len(jobs)
 
         def call(at: int) -> None:
             own = sums[at] | self._scratch(number, jobs[at].memory)
             given = [own.get(place, values) for place, values in enumerate(columns)]
-            found[at] = each.run([*jobs[at].span, *drawn, *given, *each.logs_of(at), *numbers])
-            each.logs[at] = [(elements, by) for elements, by, _ in found[at]]
+            found[at] = each.run_job(at, [*jobs[at].span, *drawn, *given], numbers)
 
         begin = 0
         for phase in phases:
             calls = [partial(call, at) for at in range(begin, begin + len(phase))]
-            if not each.is_compiled:
-                calls.pop(0)()
             stage_jobs.do_all(calls, self._threads if each.is_compiled else 1)
             begin += len(phase)
         for made in sums:
@@ -215,45 +239,44 @@ class StageRunner:
         named = f"{self._draws_from}/{epoch}/{stage}".encode()
         return np.uint64(int.from_bytes(hashlib.sha256(named).digest()[:8]))
 
-    def _phases(self, each: CompiledStage, start: int, stop: int) -> Phases:
-        """Return the jobs of a stage on rows [start, stop)."""
-        stage, division = each.stage, each.division
-        if isinstance(stage, ApplyStage):
-            rows = self._reached(stage, start, stop)
-            shapes = [c.access.declared.shape for c in each.kernel.columns if c.access.argument.part is Part.SCANNED]
-            work, least = len(rows) * max(map(prod, shapes), default=1), stage_jobs.MIN_RUN_ELEMENTS
-            count = stage_jobs.runs_of(work, least)[0] if division is Division.RUNS else 1
-            return [[Job([part], i) for i, part in enumerate(np.array_split(rows, count))]]
-        csr = self._edges(stage.edge)
-        edges = int(csr.offsets[stop] - csr.offsets[start])
-        if division is Division.BLOCKS:
-            is_blocked, _ = stage_jobs.is_blocked(edges, stop - start)
-            if is_blocked and stage_jobs.ascend(csr.offsets, csr.ends, start, stop):
-                return list(
-                    stage_jobs.diagonals(start, stop, csr.offsets, csr.ends, self._find(stage.edge, start, stop))
-                )
-            if each.file and not each.is_compiled:
-                self._find(stage.edge, start, start)  # compiles
-        by_vertex = any(argument.part is Part.LINKS for argument in stage.arguments)
-        least = stage_jobs.MIN_RUN_LINKS if by_vertex else stage_jobs.MIN_RUN_EDGES
-        count = stage_jobs.runs_of(edges, least)[0] if division is Division.RUNS else 1
-        groups = pairwise(stage_jobs.groups(csr.offsets, start, stop, count))
-        return [[Job([a, b, csr.offsets[:-1], csr.offsets[1:], csr.ends], i) for i, (a, b) in enumerate(groups)]]
+    def _span(self, each: CompiledStage, start: int, stop: int) -> tuple[list[Any], int]:
+        """Return (the first arguments of a kernel, which say what it goes over, the work: edges, or elements)."""
+        stage = each.stage
+        if isinstance(stage, ExchangeStage):
+            csr = self._edges(stage.edge)
+            if each.division is Division.BLOCKS and each.file and not each.is_compiled:
+                self._find(csr, stage.edge, start, start)  # compiles
+            return [start, stop, csr.begins, csr.stops, csr.ends], int(csr.offsets[stop] - csr.offsets[start])
+        parts = [self._edges(name) for name in self._reads[describe(stage.over).name]]
+        ends = [csr.ends[csr.offsets[start] : csr.offsets[stop]] for csr in parts]
+        rows = distinct(ends, len(self._tables[describe(stage.over).name].ids))
+        return [rows], len(rows) * each.width
 
-    def _find(self, edge: str, start: int, stop: int) -> Array:
+    def _phases(self, each: CompiledStage, span: Sequence[Any], work: int) -> Phases:
+        """Return the jobs of a stage; none if it is better done whole."""
+        stage = each.stage
+        if isinstance(stage, ApplyStage):
+            count, _ = stage_jobs.runs_of(work, stage_jobs.least_run(stage))
+            return [[Job([part], i) for i, part in enumerate(np.array_split(span[0], count))]]
+        start, stop, *edges = span
+        csr = self._edges(stage.edge)
+        if each.division is Division.RUNS:
+            count, _ = stage_jobs.runs_of(work, stage_jobs.least_run(stage))
+            runs = pairwise(stage_jobs.groups(csr.offsets, start, stop, count))
+            return [[Job([first, last, *edges], i) for i, (first, last) in enumerate(runs)]]
+        is_blocked, _ = stage_jobs.is_blocked(work, stop - start)
+        if not (is_blocked and stage_jobs.ascend(csr.offsets, csr.ends, start, stop)):
+            return ()
+        borders = self._find(csr, stage.edge, start, stop)
+        return list(stage_jobs.diagonals(start, stop, csr.offsets, csr.ends, borders))
+
+    def _find(self, csr: Csr, edge: str, start: int, stop: int) -> Array:
         """Return the borders of blocks of rows [start, stop)."""
-        csr = self._edges(edge)
         if edge not in self._borders:
-            self._borders[edge] = np.empty((stage_jobs.SIDE + 1, len(csr.offsets) - 1), np.int64)
+            self._borders[edge] = np.empty((stage_jobs.SIDE + 1, len(csr.begins)), np.int64)
         ends = csr.ends[csr.offsets[start] : csr.offsets[stop]]
         border_finder()(start, stop, csr.offsets, csr.ends, stage_jobs.limits_of(ends), self._borders[edge])
         return read_only(self._borders[edge])
-
-    def _reached(self, stage: ApplyStage, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the rows that edges of rows [start, stop) lead to, of the type that a stage is applied to."""
-        parts = [self._edges(name) for name in self._reads[describe(stage.over).name]]
-        ends = [csr.ends[csr.offsets[start] : csr.offsets[stop]] for csr in parts]
-        return distinct(ends, len(self._tables[describe(stage.over).name].ids))
 
     def _edges(self, name: str) -> Csr:
         if name not in self._csr:
