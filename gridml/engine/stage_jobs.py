@@ -41,7 +41,7 @@ MIN_RUN_ELEMENTS = 1 << 17
 MIN_BLOCKED_EDGES = 1 << 16
 # A vertex costs some 60 ns more in blocks. With fewer edges each, that is more than 5% of a factorisation of rank 32.
 MIN_BLOCKED_DEGREE = 64
-MAX_SAMPLE = 1 << 10  # ends of edges that say where the groups of ends part
+MAX_SAMPLE = 1 << 8  # ends of edges that say where the groups of ends part
 
 
 class Division(Enum):
@@ -148,25 +148,14 @@ def groups(offsets: Ids, start: int, stop: int, count: int) -> list[int]:
     return [start, *(start + int(at) for at in np.searchsorted(offsets[start : stop + 1], wanted)), stop]
 
 
-def limits_of(ends: Array) -> Ids:
-    """Return the rows, int64 (SIDE-1,), at which the groups of ends part, so that each is the end of about as many
+def limits_of(ends: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return the rows, int32 (SIDE-1,), at which the groups of ends part, so that each is the end of about as many
     edges."""
     if not len(ends):
-        return np.zeros(SIDE - 1, np.int64)
+        return np.zeros(SIDE - 1, np.int32)
     # Golden-ratio steps, so that no period of the edges, such as a fixed number a vertex, is met.
     sample = np.sort(ends[np.arange(MAX_SAMPLE) * 2_654_435_761 % len(ends)])
-    return sample[[MAX_SAMPLE * number // SIDE for number in range(1, SIDE)]].astype(np.int64)
-
-
-def ascend(offsets: Ids, ends: Array, start: int, stop: int) -> bool:
-    """Return whether the ends of each of the rows [start, stop) ascend; ends may repeat."""
-    for last in dict.fromkeys((min(start + 8, stop), stop)):  # where they do not, the first few rows say so
-        low, borders = int(offsets[start]), offsets[start + 1 : last]
-        of = ends[low : int(offsets[last])]
-        inside = borders[(borders < offsets[last]) & (offsets[start + 2 : last + 1] > borders) & (borders > low)] - low
-        if np.count_nonzero(of[1:] < of[:-1]) != np.count_nonzero(of[inside] < of[inside - 1]):
-            return False
-    return True
+    return sample[[MAX_SAMPLE * number // SIDE for number in range(1, SIDE)]]
 
 
 def diagonals(start: int, stop: int, offsets: Ids, ends: Array, borders: Ids) -> Iterator[list[Job]]:

@@ -264,19 +264,18 @@ class StageRunner:
             count, _ = stage_jobs.runs_of(work, stage_jobs.least_run(stage))
             runs = pairwise(stage_jobs.groups(csr.offsets, start, stop, count))
             return [[Job([first, last, *edges], i) for i, (first, last) in enumerate(runs)]]
-        is_blocked, _ = stage_jobs.is_blocked(work, stop - start)
-        if not (is_blocked and stage_jobs.ascend(csr.offsets, csr.ends, start, stop)):
+        if not stage_jobs.is_blocked(work, stop - start)[0]:
             return ()
         borders = self._find(csr, stage.edge, start, stop)
-        return list(stage_jobs.diagonals(start, stop, csr.offsets, csr.ends, borders))
+        return () if borders is None else list(stage_jobs.diagonals(start, stop, csr.offsets, csr.ends, borders))
 
-    def _find(self, csr: Csr, edge: str, start: int, stop: int) -> Array:
-        """Return the borders of blocks of rows [start, stop)."""
+    def _find(self, csr: Csr, edge: str, start: int, stop: int) -> Array | None:
+        """Return the borders of blocks of rows [start, stop). None if the ends of a row do not ascend."""
         if edge not in self._borders:
             self._borders[edge] = np.empty((stage_jobs.SIDE + 1, len(csr.begins)), np.int64)
-        ends = csr.ends[csr.offsets[start] : csr.offsets[stop]]
-        border_finder()(start, stop, csr.offsets, csr.ends, stage_jobs.limits_of(ends), self._borders[edge])
-        return read_only(self._borders[edge])
+        limits = stage_jobs.limits_of(csr.ends[csr.offsets[start] : csr.offsets[stop]])
+        ascend = border_finder()(start, stop, csr.offsets, csr.ends, limits, self._borders[edge])
+        return read_only(self._borders[edge]) if ascend else None
 
     def _edges(self, name: str) -> Csr:
         if name not in self._csr:

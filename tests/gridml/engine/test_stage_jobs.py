@@ -12,7 +12,7 @@ import pytest
 from gridml.codegen.blocks import border_finder
 from gridml.codegen.kernel import kernel_of
 from gridml.engine import stage_jobs
-from gridml.engine.stage_jobs import SIDE, Division, Job, ascend, diagonals, divisions, do_all, groups, limits_of
+from gridml.engine.stage_jobs import SIDE, Division, Job, diagonals, divisions, do_all, groups, limits_of
 from gridml.model.loading import load
 from tests.support.stage_programs import EDGE, Write, stages_in, trained
 
@@ -111,7 +111,7 @@ def test_blocks_have_every_edge_once_and_those_of_a_diagonal_share_no_row(seed: 
     start, stop = sorted(rng.choice(41, 2, replace=False))
     borders = np.zeros((SIDE + 1, 40), np.int64)
     limits = limits_of(ends[offsets[start] : offsets[stop]])
-    border_finder()(start, stop, offsets, ends, limits, borders)
+    assert border_finder()(start, stop, offsets, ends, limits, borders)
     seen: list[int] = []
     for jobs in diagonals(start, stop, offsets, ends, borders):
         touched: list[set[tuple[str, int]]] = []
@@ -150,7 +150,8 @@ def test_ends_ascend_where_those_of_every_row_do(seed: int) -> None:
     for start in range(0, 30, 3):
         for stop in range(start, 31, 5):
             wanted = all(row == sorted(row) for row in rows[start:stop])
-            assert ascend(offsets, ends, start, stop) == wanted
+            borders = np.zeros((SIDE + 1, 30), np.int64)
+            assert border_finder()(start, stop, offsets, ends, np.full(3, 4, np.int32), borders) == wanted
 
 
 @pytest.mark.usefixtures("small")
