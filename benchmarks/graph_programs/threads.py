@@ -28,7 +28,7 @@ from gridml.engine.stage_jobs import Division
 from gridml.model.program import Program
 
 USERS, ITEMS, RATINGS = sized((70_000, 10_000, 10_000_000), (200, 50, 4_000))
-SIZES = sized((16, 2_000), (50,))
+SIZES = sized((16, 16_000), (50,))
 TOPICS = sized((100, 1_000), (100,))
 PASSES, WARM = sized((12, 2), (2, 1))
 
@@ -138,7 +138,7 @@ def main() -> None:
             f"in which the variants take turns",
             "CPU speed, wall speed: of the same training, whole on one thread, the median ratio within a turn; best: "
             "the largest of wall. Other programs ran on these cores too",
-            "whole: each stage is one job, as before there were threads; jobs: runs of texts and words, 4 x 4 blocks "
+            "whole: each stage is one job, as before there were threads; jobs: runs of texts and words, 2 x 2 blocks "
             "of ratings; mini-batches of few edges are not cut. One and two threads gave the same bits",
             f"load of the machine before and after: {load:.1f}, {os.getloadavg()[0]:.1f}",
         ],

@@ -31,17 +31,18 @@ from gridml.model.stages import ApplyStage, ExchangeStage, Part
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
-SIDE = 4  # groups of sources, and of ends: as many threads as work on blocks at the same time
+# Groups of sources, and of ends: as many threads as work on blocks at the same time. With 4, blocks cost one thread 11%
+# of a factorisation at 2M edges and 4% at 9M; with 2, 4% and nothing.
+SIDE = 2
 MAX_RUNS = 16
-# The least work of a run takes some 0.3 ms, of a block 0.1 ms (measured: 18 ns an edge of a factorisation, 100 ns one
-# of a topic model, 2 ns an element of an apply); to begin a job takes 5 µs, to wake a thread 50.
-MIN_RUN_EDGES = 1 << 14
-MIN_RUN_LINKS = 1 << 12  # in the form with `Links`, which does more with each
-MIN_RUN_ELEMENTS = 1 << 17
-MIN_BLOCKED_EDGES = 1 << 16
-# A vertex costs some 60 ns more in blocks. With fewer edges each, that is more than 5% of a factorisation of rank 32.
+# To begin a job takes 12 µs, to wake a thread 50. An edge takes 5 ns or more, 18 in a factorisation of rank 32 and 120
+# in a model of 100 topics; an element of an apply 1 to 2.
+MIN_RUN_EDGES = 1 << 15
+MIN_RUN_ELEMENTS = 1 << 18
+# With fewer, blocks cost one thread more than 5% of a factorisation of rank 32.
+MIN_BLOCKED_EDGES = 1 << 20
 MIN_BLOCKED_DEGREE = 64
-MAX_SAMPLE = 1 << 8  # ends of edges that say where the groups of ends part
+MAX_SAMPLE = 1 << 9  # ends of edges that say where the groups of ends part
 
 
 class Division(Enum):
@@ -114,9 +115,7 @@ def _named(access: Access) -> str:
 
 def least_run(stage: ExchangeStage | ApplyStage) -> int:
     """Return the least work of a run: edges, or elements of an apply."""
-    if isinstance(stage, ApplyStage):
-        return MIN_RUN_ELEMENTS
-    return MIN_RUN_LINKS if any(each.part is Part.LINKS for each in stage.arguments) else MIN_RUN_EDGES
+    return MIN_RUN_ELEMENTS if isinstance(stage, ApplyStage) else MIN_RUN_EDGES
 
 
 def least_work(stage: ExchangeStage | ApplyStage, division: Division) -> float:
