@@ -26,6 +26,7 @@ from gridml.engine.engine import Engine
 from gridml.engine.lazy_dynamo import import_dynamo_lazily
 from gridml.engine.parent import die_with_parent
 from gridml.engine.rng_state import seed_generators
+from gridml.engine.stage_jobs import threads_of
 from gridml.errors import GridmlError, ProgramError, RunError
 from gridml.model import device_memory, loading
 from gridml.model.program import Program
@@ -141,8 +142,11 @@ def _work(
     """
     kept = outbox.read(Path(outbox.FILE)) if carrier.remote else None
     status, kind = 0, fitness.kind(device.name)
+    threads, reason = threads_of(os.environ.get("OMP_NUM_THREADS"))
+    if threads > 1 and isinstance(loaded.shape, Stages):
+        print(f"runs stages on {threads} threads: {reason}", file=sys.stderr)
     for name, mailbox in _mailboxes(options, carrier):
-        engine = Engine(loaded, device)
+        engine = Engine(loaded, device, threads=threads)
         number = kept.number if kept is not None and kept.sync.worker == name else 1
         courier = ThreadCourier(mailbox, number, engine.received)
         source = options.original or options.program

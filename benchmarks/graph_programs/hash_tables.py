@@ -100,10 +100,10 @@ class Timed:
         if self._made is not None:
             helper, _ = self._made
             changed = re.sub(r"_ends\[(\w+)\]", r"_found(_table, _ends[\1])", text)
-            changed = changed.replace("_offsets, _ends,", "_offsets, _ends, _table,", 1)
+            changed = changed.replace("_to, _ends,", "_to, _ends, _table,", 1)
             self._call = module_of(changed.replace("def kernel(", f"{helper}def kernel(", 1), "hashed").kernel
 
-    def __call__(self, start: int, stop: int, offsets: Array, ends: Array, *rest: Any) -> Any:
+    def __call__(self, start: int, stop: int, begins: Array, stops: Array, ends: Array, *rest: Any) -> Any:
         given: tuple[Any, ...] = (ends,)
         if self._made is not None:
             if self._ends is not ends:  # of a new chunk
@@ -111,7 +111,7 @@ class Timed:
                 self._ends, self._given = ends, (keys[ends], self._made[1](keys))
             given = self._given
         began = time.process_time()
-        found = self._call(start, stop, offsets, *given, *rest)
+        found = self._call(start, stop, begins, stops, *given, *rest)
         self.cpu_s += time.process_time() - began
         return found
 

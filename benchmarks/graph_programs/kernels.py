@@ -118,7 +118,8 @@ def generated(*, exact: bool) -> Callable[[dict[str, Array]], None]:
     def run(d: dict[str, Array]) -> None:
         names = [str(column.access) for column in kernel.columns]
         given = [scalars[name] if name in scalars else d[columns[name]] for name in names]
-        call(0, USERS, d["offsets"], d["ends"], *given, *(number for _, number in kernel.numbers))
+        edges = d["offsets"][:-1], d["offsets"][1:], d["ends"]
+        call(0, USERS, *edges, *given, *(number for _, number in kernel.numbers))
 
     return run
 

@@ -132,7 +132,7 @@ def interpreted(stage: ExchangeStage | ApplyStage, kernel: Kernel, *, holds: boo
     function = _function(fields.code, fields, dtype, draws)
 
     def run(*given: Any) -> Any:
-        count = (4 if isinstance(stage, ExchangeStage) else 1) + 2 * kernel.draws
+        count = (5 if isinstance(stage, ExchangeStage) else 1) + 2 * kernel.draws
         span, rest = given[:count], given[count:]
         arrays, logs = rest[: len(kernel.columns)], rest[len(kernel.columns) :]
         changes = PendingChanges(kernel.columns, arrays)
@@ -171,7 +171,7 @@ def _calls(
         for row in span[0].tolist():
             yield [view(each, row if each.part is Part.SCANNED else 0) for each in stage.arguments]
         return
-    start, stop, offsets, ends, *drawn = span
+    start, stop, begins, stops, ends, *drawn = span
     scanned = next(each for each in stage.arguments if each.part is Part.SCANNED)
     links = next((each for each in stage.arguments if each.part is Part.LINKS), None)
     for row in range(start, stop):
@@ -179,7 +179,7 @@ def _calls(
             continue
         if drawn:
             draws.begin(int(drawn[0]), int(drawn[1][row]))
-        edges = [(edge, int(ends[edge])) for edge in range(int(offsets[row]), int(offsets[row + 1]))]
+        edges = [(edge, int(ends[edge])) for edge in range(int(begins[row]), int(stops[row]))]
         if links is not None:
             each = LinkViews(edges, columns.get((links.name, False), {}), columns.get((links.name, True), {}), changes)
             yield [each if a is links else view(a, row if a is scanned else 0) for a in stage.arguments]

@@ -201,7 +201,8 @@ class _Writer:
     ) -> None:
         exchange, text = isinstance(self._stage, ExchangeStage), self._text
         logs = [column.access.array for column in columns if column.logs]
-        arguments = ["_start", "_stop", "_offsets", "_ends"] if exchange else ["_order"]
+        # The edges of row x are [_from[x], _to[x]): all of them, or those of one block.
+        arguments = ["_start", "_stop", "_from", "_to", "_ends"] if exchange else ["_order"]
         arguments += ["_seed", "_ids"] * draws
         arguments += [column.access.array for column in columns]
         arguments += [f"{name}{part}" for name in logs for part in ("__at", "__by")]
@@ -220,7 +221,7 @@ class _Writer:
             text += ["        _random(_state)"] * draws
             text += [f"        if not {when.array}[_x]:", "            continue"] * (when is not None) if when else []
             if not any(each.part is Part.LINKS for each in self._stage.arguments):
-                text += ["        for _e in range(_offsets[_x], _offsets[_x + 1]):", "            _y = _ends[_e]"]
+                text += ["        for _e in range(_from[_x], _to[_x]):", "            _y = _ends[_e]"]
                 depth = 3
         else:
             text += ["    for _i in range(len(_order)):", "        _x = _order[_i]"]

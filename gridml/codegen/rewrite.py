@@ -109,7 +109,7 @@ class StageRewriter(PlainRewriter):
         link = node.target.id
         body = [each for statement in node.body for each in listed(self.visit(statement))]
         find = ast.parse(f"_y_{link} = _ends[_e_{link}]").body[0]
-        span = ast.parse("range(_offsets[_x], _offsets[_x + 1])", mode="eval").body
+        span = ast.parse("range(_from[_x], _to[_x])", mode="eval").body
         target = ast.Name(f"_e_{link}", ast.Store())
         loop = ast.For(target, span, [ast.copy_location(find, node), *body], [])
         return ast.copy_location(loop, node)
@@ -195,7 +195,7 @@ class StageRewriter(PlainRewriter):
         ):
             argument = self._fields.arguments.get(node.args[0].id)
             if argument is not None and argument.part is Part.LINKS:
-                return ast.copy_location(ast.parse("(_offsets[_x + 1] - _offsets[_x])", mode="eval").body, node)
+                return ast.copy_location(ast.parse("(_to[_x] - _from[_x])", mode="eval").body, node)
         return super().visit_Call(node)
 
     def _named(self, node: ast.expr, name: str, value: Any) -> ast.expr:

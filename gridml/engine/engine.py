@@ -66,12 +66,14 @@ class Engine:
         trial: bool = False,
         plain: bool = False,
         holds: bool = False,
+        threads: int = 1,
     ) -> None:
         """`plain`: run stages as plain Python (`gridml.codegen.interpreted`). `holds`: stages leave the replica as it
-        is (`gridml.codegen.held`)."""
+        is (`gridml.codegen.held`). `threads`: of compiled stages; they do not change the result."""
         self.program = program
         shape = program.shape
         self._stages = stages_of(shape, plain=plain, holds=holds) if isinstance(shape, Stages) else []
+        self._threads = threads
         self._trial = trial  # True in `gridml check`, which makes comparisons that are too slow for a run
         self.device = device or Device()
         self._types = program.types()
@@ -146,7 +148,7 @@ class Engine:
             self._runner = UpdateRunner(shape, self.recorder, self._tables)
         else:
             assert isinstance(shape, Stages), "a program has f or stages"
-            self._runner = StageRunner(shape, self._stages, self._tables)
+            self._runner = StageRunner(shape, self._stages, self._tables, self._threads)
 
     def compile(self) -> None:
         """Compile the stages of the current chunk's program, by running them on no vertices. Raises StageError."""

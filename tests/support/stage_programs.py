@@ -7,11 +7,18 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gridml.codegen.kernel import Kernel, kernel_of
+from gridml.engine.engine import Engine
 from gridml.model.loading import load
 from gridml.model.program import Program
 from gridml.model.stages import ApplyStage, ExchangeStage, Stages
+from master.evaluation.metrics import first_chunk
+from master.store.versions import initial
 
 TYPES = '''"""A program of the tests."""
 
@@ -84,6 +91,7 @@ def stage_text(body: str, signature: str, decorator: str) -> str:
 
 EDGE = "user: User, item: Item, rating: gridml.Link, at: At"
 Write = Callable[..., Path]
+Found = dict[str, NDArray[np.generic]]
 
 
 def stages_in(program: Program) -> list[ExchangeStage | ApplyStage]:
@@ -109,3 +117,17 @@ def module_in(path: Path) -> ModuleType:
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def trained(path: Path, *, count: int = 20, size: int = 5, **options: Any) -> Found:
+    """Train a chunk of the first `count` vertices in mini-batches of `size`, and return every field that can change, by
+    name. `options` are those of the engine."""
+    program = load(path)
+    graph = program.build(path)
+    engine, chunk = Engine(program, **options), first_chunk(program, graph, count)
+    engine.begin(chunk)
+    engine.restart(initial(graph, 0).part(chunk.touched()))
+    for start in range(0, count, size):
+        engine.train(start, start + size, 1.0)
+    rows = {**engine.wire(engine.snapshot()).rows, **engine.changed_fields(0, count)}
+    return {f"{name}.{field}": values for name, each in rows.items() for field, values in each.fields.items()}

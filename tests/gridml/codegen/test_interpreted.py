@@ -8,32 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from gridml.codegen import cache
 from gridml.codegen.cache import module_of
 from gridml.codegen.stage_code import StageError
-from gridml.engine.engine import Engine
 from gridml.engine.update_runner import BatchFailed
 from gridml.model.loading import load
-from master.evaluation.metrics import first_chunk
-from master.store.versions import initial
-from tests.support.stage_programs import EDGE, Write, line_of
-
-Found = dict[str, NDArray[np.generic]]
-
-
-def trained(path: Path, *, plain: bool, holds: bool = False) -> Found:
-    """Train a chunk of all users in mini-batches of 5, and return every field that can change, by name."""
-    program = load(path)
-    graph = program.build(path)
-    engine, chunk = Engine(program, plain=plain, holds=holds), first_chunk(program, graph, 20)
-    engine.begin(chunk)
-    engine.restart(initial(graph, 0).part(chunk.touched()))
-    for start in range(0, 20, 5):
-        engine.train(start, start + 5, 1.0)
-    rows = engine.wire(engine.snapshot()).rows | engine.changed_fields(0, 20)
-    return {f"{name}.{field}": values for name, each in rows.items() for field, values in each.fields.items()}
+from tests.support.stage_programs import EDGE, Found, Write, line_of, trained
 
 
 def check_alike(path: Path, *moved: str, holds: bool = False) -> Found:
@@ -200,18 +181,8 @@ def test_a_module_is_written_once_and_again_if_it_was_damaged(tmp_path: Path) ->
 
 def test_a_topic_model_draws_the_same_compiled_and_as_plain_python(programs: Path) -> None:
     """With random numbers, counters, fields of edges, derived fields and logs."""
-    found = []
-    for plain in (False, True):
-        program = load(programs / "topics.py")
-        graph = program.build(programs / "topics.py")
-        engine, chunk = Engine(program, plain=plain), first_chunk(program, graph, 24)
-        engine.begin(chunk)
-        engine.restart(initial(graph, 0).part(chunk.touched()))
-        for start in range(0, 24, 8):
-            engine.train(start, start + 8, 1.0)
-        rows = engine.wire(engine.snapshot()).rows | engine.changed_fields(0, 24)
-        found.append({f"{n}.{f}": values for n, each in rows.items() for f, values in each.fields.items()})
-    compiled, plainly = found
+    path = programs / "topics.py"
+    compiled, plainly = (trained(path, plain=plain, count=24, size=8) for plain in (False, True))
     assert set(compiled) == {"Corpus.count", "Corpus.drawn", "Word.count", "Text:words.topic", "Text:words.visits"}
     for name, values in compiled.items():
         assert values.tobytes() == plainly[name].tobytes(), name
