@@ -76,7 +76,7 @@ def wire(
     `accepted` is called once the program is known to fit the run. Raises LedgerError, and the errors of the back end;
     the ledger stays open.
     """
-    ticks = spec.program.ticks(spec.graph.tables[spec.program.driving(spec.graph)].count)
+    ticks = spec.program.ticks(spec.graph)
     sizes, _ = leased_sizes(settings.part(SizeSettings), ticks)
     store = open_store(spec, directory, ledger, environment.clock(), durable=environment.durable)
     accepted()
@@ -102,7 +102,7 @@ def wire(
     tick_ends = None
     if ticks is not None and isinstance(shape, Stages):
         owner = OwnerStages(shape.mini_batch, spec.program.types())
-        tick_ends = TickEnds(ticks, owner, store.ledger, store.replica, merger, pulls)
+        tick_ends = TickEnds(leases.epochs, owner, store.ledger, store.replica, merger, pulls)
     due = sampler(settings.spot_checks, environment.chance)
     trust = Trust(store, leases, workers, events, merger.group_of, due)
     recovery = Recovery(store, leases, failures, trust, moments, events)

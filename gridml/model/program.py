@@ -281,11 +281,23 @@ class Program:
         """The number of mini-batches that a part of the data may be ahead of another within a pass (`MiniBatch`)."""
         return self.shape.mini_batch.slack if isinstance(self.shape, Stages) else math.inf
 
-    def ticks(self, vertices: int) -> Ticks | None:
-        """Return how a pass over `vertices` is divided; None if workers do not wait for one another within a pass."""
-        if not isinstance(self.shape, Stages) or math.isinf(self.slack):
+    def ticks(self, graph: Graph) -> Ticks | None:
+        """Return how a pass is divided into parts and ticks; None if workers do not wait for one another within it.
+        Raises ProgramError as `driving` does."""
+        return None if math.isinf(self.slack) else self.division(graph)
+
+    def division(self, graph: Graph) -> Ticks | None:
+        """Return how a pass is divided into mini-batches; None if workers cut them from their chunks. Raises
+        ProgramError as `driving` does."""
+        if not isinstance(self.shape, Stages):
             return None
-        return Ticks.of(vertices, self.shape.mini_batch.parts, self.shape.mini_batch.size)
+        batch, table = self.shape.mini_batch, graph.tables[self.driving(graph)]
+        if batch.edges is not None:
+            parts = 1 if math.isinf(batch.slack) else batch.parts
+            return Ticks.by_edges(self.shape.edges_of(table), parts, batch.edges)
+        if math.isinf(batch.slack) or batch.size is None:
+            return None
+        return Ticks.of(table.count, batch.parts, batch.size)
 
     def types(self) -> dict[str, VertexType]:
         """Return the type that f is called for and every type that it reaches, by name: along edges, or as contexts of
@@ -321,8 +333,8 @@ class Program:
         return made
 
     def _connect(self, graph: Graph) -> None:
-        """Make the edges along which stages reach their contexts. Raises ProgramError for a context that is not one
-        vertex."""
+        """Make the edges along which stages reach their contexts, and measure mini-batches. Raises ProgramError for a
+        context that is not one vertex."""
         of_stages = self.shape.contexts if isinstance(self.shape, Stages) else []
         for of in {of.name: of for of in (*of_stages, *(sync.context for sync in self.syncs))}.values():
             count = graph.tables[of.name].count if of.name in graph.tables else 0
@@ -331,9 +343,11 @@ class Program:
                     f"the graph has {count:,} {of.name} vertices, and a stage takes {of.name} as its context; expected "
                     f"one, added with g.add({of.name}, ...), or an edge that leads to those that are meant."
                 )
-        for of in of_stages:
-            if (driver := self.shape.driver.__name__) in graph.tables:
+        driver = self.shape.driver.__name__
+        if isinstance(self.shape, Stages) and driver in graph.tables:
+            for of in of_stages:
                 graph.reach(driver, of)
+            self.shape.measure(graph.tables[driver])
 
     def driving(self, graph: Graph) -> str:
         """Return the name of the type that f runs on. Raises ProgramError if the graph has no such vertices, or none of

@@ -20,7 +20,12 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, Generic, Literal, TypeVar, get_args, get_origin
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gridml.errors import ProgramError
+from gridml.model.graph import Table
+from gridml.model.ticks import Ticks
 from gridml.model.update import MAX_BATCH, Shape, Update, argument_hints
 from gridml.model.vertex import Vertex, VertexType, check_plain, describe, reachable
 
@@ -283,27 +288,31 @@ def global_sync(function: Callable[[Any], None], /) -> GlobalSync:
 
 @dataclass(frozen=True)
 class MiniBatch:
-    """Stages that a worker runs one after the other, on up to `size` vertices at a time.
+    """Stages that a worker runs one after the other, on a mini-batch of vertices at a time.
 
-    Vertices are drawn in a new order in each pass.
+    Vertices are drawn in a new order in each pass. A mini-batch has up to `size` vertices, or about `edges` edges, of
+    those that the exchanges look at, where some vertices have many more edges than others. Then a vertex counts as one
+    edge at least. Mini-batches have nearly equal sums, and a vertex with more edges than that is the last of its own.
+    They depend on the graph, the seed and the pass only; several workers do not share them, as they share those of
+    `size` vertices without `slack`.
 
     With a finite `slack` a pass is cut into `parts`, at most as many as workers are worth having, and each part into
     mini-batches. The t-th mini-batch of a part begins when all parts have completed t-slack-1: with slack 0 all parts
     go in step, and the result is the same, bit for bit, for any number of workers and whatever dies. A worker pushes
-    after each mini-batch, and those of a tick are merged together; so `size` should take seconds to train, not
+    after each mini-batch, and those of a tick are merged together; so one should take seconds to train, not
     milliseconds. Without `slack` workers never wait for one another within a pass.
 
-    `exact=True` forbids the compiler to change the order of sums, which it does to
-    vectorise them: compiled stages then compute what plain Python does, bit for bit. Raises ProgramError for invalid
-    options.
+    `exact=True` forbids the compiler to change the order of sums, which it does to vectorise them: compiled stages then
+    compute what plain Python does, bit for bit. Raises ProgramError for invalid options.
     """
 
     stages: Sequence[ExchangeStage | ApplyStage]
-    size: int
+    size: int | None = None
     slack: float = math.inf
     parts: int = 16
     exact: bool = False
     seed: int = 0  #: of the numbers that `gridml.uniform` draws
+    edges: int | None = None  #: of a mini-batch, in place of `size`
 
     def __post_init__(self) -> None:
         kinds = (ExchangeStage, ApplyStage)
@@ -319,8 +328,17 @@ class MiniBatch:
                     f"MiniBatch got {named} as a stage; expected functions under @gridml.exchange(over=...) or "
                     f"@gridml.apply(...).{after}"
                 )
-        if type(self.size) is not int or not 1 <= self.size <= MAX_BATCH:
-            raise ProgramError(f"MiniBatch got size={self.size!r}; expected a number of vertices from 1 on.")
+        if (self.size is None) == (self.edges is None):
+            got = "neither size nor edges" if self.size is None else f"size={self.size!r} and edges={self.edges!r}"
+            raise ProgramError(
+                f"MiniBatch got {got}; expected one of them: size=, the vertices of a mini-batch, or edges=, about as "
+                f"many edges where some vertices have many more than others."
+            )
+        for name, counted, number in (("size", "vertices", self.size), ("edges", "edges", self.edges)):
+            if number is not None and (type(number) is not int or not 1 <= number <= MAX_BATCH):
+                raise ProgramError(
+                    f"MiniBatch got {name}={number!r}; expected a number of {counted} from 1 to {MAX_BATCH:,}."
+                )
         whole = type(self.slack) in (int, float) and self.slack >= 0 and (math.isinf(self.slack) or self.slack % 1 == 0)
         if not whole:
             raise ProgramError(
@@ -355,10 +373,11 @@ class Stages(Shape):
 
     def __init__(self, mini_batch: MiniBatch) -> None:
         self.mini_batch = mini_batch
-        self.batch = mini_batch.size
+        self.batch = mini_batch.size  #: vertices; if edges are counted, those of a typical one after `measure`
+        self.edges = mini_batch.edges
         self.function = mini_batch.stages[0].function
         # A tick is one mini-batch of each part, so that its bits depend on no number of workers.
-        self.shares_batch = math.isinf(mini_batch.slack)
+        self.shares_batch = math.isinf(mini_batch.slack) and self.edges is None
 
     @cached_property
     def driver(self) -> type[Vertex]:
@@ -375,6 +394,19 @@ class Stages(Shape):
                 f"the local type at which the edges start."
             )
         return over[0]
+
+    def edges_of(self, table: Table) -> NDArray[np.int64]:
+        """Return how many edges of each vertex of the driving type exchanges look at, int64 (vertices,)."""
+        names = {each.edge for each in self.mini_batch.stages if isinstance(each, ExchangeStage)}
+        edges: NDArray[np.int64] = np.sum([table.edges[name].lengths for name in names], axis=0, dtype=np.int64)
+        return edges
+
+    def measure(self, table: Table) -> None:
+        """Set `batch` to the vertices of a typical mini-batch, if it is edges that are counted. A worker, which has no
+        graph, does without: a chunk says where its mini-batches end."""
+        if self.edges is not None and table.count:
+            ticks = Ticks.by_edges(self.edges_of(table), 1, self.edges)
+            self.batch = -(-table.count // ticks.count)
 
     @cached_property
     def types(self) -> dict[str, VertexType]:

@@ -1,9 +1,13 @@
-"""Parts and ticks: how a pass over the data is divided where workers wait for one another.
+"""Parts and ticks: how a pass over the data is divided into mini-batches that do not depend on workers.
 
 The positions of a pass are divided into parts, and each part into as many mini-batches as every other. Tick t is the
 t-th mini-batch of every part. With slack s the t-th mini-batch of a part begins only when all parts have completed
 t-s-1 (stale synchronous parallel, Ho et al., NIPS 2013, with clocks of parts). Clocks belong to parts and not to
 workers, so that a worker's death stops no clock: another worker trains the part's next mini-batch.
+
+Mini-batches have equally many vertices, or nearly equally many edges. Then a vertex counts as its edges, but as one at
+least, and as the edges that are asked for at most: so a mini-batch has no more vertices than these, and a vertex with
+more edges than these is the last of its mini-batch.
 """
 
 from __future__ import annotations
@@ -11,46 +15,25 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 
-@dataclass(frozen=True)
-class Ticks:
-    """The mini-batches of every pass of a run, a pure function of these numbers."""
+@dataclass(frozen=True, eq=False)
+class MiniBatches:
+    """The mini-batches of one pass."""
 
-    vertices: int  #: positions in a pass
-    parts: int  #: from 1 to `vertices`
-    count: int  #: mini-batches of each part in a pass; each has at least one vertex
-
-    @staticmethod
-    def of(vertices: int, parts: int, size: int) -> Ticks:
-        """Return the ticks of `vertices` in up to `parts` parts, with mini-batches of up to `size` vertices. Where a
-        part lacks one vertex of as many mini-batches of one vertex, the larger parts have one mini-batch of two."""
-        parts = max(1, min(parts, vertices))
-        largest = math.ceil(vertices / parts)
-        return Ticks(vertices, parts, max(1, min(math.ceil(largest / size), vertices // parts)))
+    ends: NDArray[np.int64]  #: (parts * count,) the position at which each ends: those of part 0, of part 1, and so on
+    count: int  #: mini-batches of each part
 
     @cached_property
-    def ends(self) -> NDArray[np.int64]:
-        """The position at which each mini-batch ends, int64 (parts * count,): those of part 0, of part 1, and so on."""
-        starts = np.arange(self.parts + 1, dtype=np.int64) * self.vertices // self.parts
-        steps = np.arange(1, self.count + 1, dtype=np.int64)
-        ends: NDArray[np.int64] = (starts[:-1, None] + np.diff(starts)[:, None] * steps // self.count).reshape(-1)
-        return ends
-
-    @property
     def borders(self) -> tuple[int, ...]:
         """The positions at which two parts meet."""
         return tuple(self._ends[self.count - 1 : -1 : self.count])
-
-    @property
-    def largest(self) -> int:
-        """Vertices of the largest mini-batch."""
-        return int(np.diff(self.ends, prepend=0).max())
 
     def place(self, position: int) -> tuple[int, int]:
         """Return (part, tick) of a position in the pass."""
@@ -68,11 +51,64 @@ class Ticks:
     def clocks(self, uncredited: Iterable[int]) -> list[int]:
         """Return how many mini-batches of each part are complete. `uncredited` are the starts of the ranges that are
         not credited; a part's mini-batches are credited in order, each at once."""
-        clocks = [self.count] * self.parts
+        clocks = [self.count] * (len(self._ends) // self.count)
         for position in uncredited:
             part, tick = self.place(position)
             clocks[part] = min(clocks[part], tick)
         return clocks
+
+
+@dataclass(frozen=True)
+class Ticks:
+    """The division of every pass of a run into mini-batches."""
+
+    vertices: int  #: positions in a pass
+    parts: int  #: from 1 to `vertices`
+    count: int  #: mini-batches of each part in a pass; each has at least one vertex
+    largest: int  #: vertices that a mini-batch has at most
+    #: what each vertex counts, int64 (vertices,) by vertex: mini-batches then have nearly equal sums; None: all alike
+    work: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
+
+    @staticmethod
+    def of(vertices: int, parts: int, size: int) -> Ticks:
+        """Return the ticks of `vertices` in up to `parts` parts, with mini-batches of up to `size` vertices. Where a
+        part lacks one vertex of as many mini-batches of one vertex, the larger parts have one mini-batch of two."""
+        parts = max(1, min(parts, vertices))
+        largest = math.ceil(vertices / parts)
+        count = max(1, min(math.ceil(largest / size), vertices // parts))
+        return Ticks(vertices, parts, count, math.ceil(largest / count))
+
+    @staticmethod
+    def by_edges(edges: NDArray[Any], parts: int, wanted: int) -> Ticks:
+        """Return the ticks of vertices with `edges`, integers (vertices,), in up to `parts` parts, with mini-batches of
+        about `wanted` edges, and fewer vertices each."""
+        vertices, work = len(edges), np.clip(edges, 1, wanted).astype(np.int64)
+        parts, total = max(1, min(parts, vertices)), int(work.sum())
+        count = max(1, min(math.ceil(total / (parts * wanted)), vertices // parts))
+        return Ticks(vertices, parts, count, min(vertices, math.ceil(total / (parts * count))), work)
+
+    def mini_batches(self, order: NDArray[np.int64]) -> MiniBatches:
+        """Return the mini-batches of the pass that has vertices in this `order` (vertices,)."""
+        if self.work is not None:
+            return MiniBatches(_equal_sums(self.work[order], self.parts * self.count), self.count)
+        starts = np.arange(self.parts + 1, dtype=np.int64) * self.vertices // self.parts
+        steps = np.arange(1, self.count + 1, dtype=np.int64)
+        ends: NDArray[np.int64] = (starts[:-1, None] + np.diff(starts)[:, None] * steps // self.count).reshape(-1)
+        return MiniBatches(ends, self.count)
+
+
+def _equal_sums(work: NDArray[np.int64], pieces: int) -> NDArray[np.int64]:
+    """Return the ends of consecutive `pieces` of `work`, int64 (n,) of numbers from 1 on, with nearly equal sums.
+
+    Piece i ends with the element that brings the sum to i+1 shares of the whole, so no piece exceeds a share by more
+    than its last element. Where an element is larger than a share, the pieces behind it have one element each until
+    they are as far.
+    """
+    sums, at = np.cumsum(work), np.arange(pieces)
+    shares = -(-(at + 1) * int(sums[-1]) // pieces)
+    ends = np.searchsorted(sums, shares) + 1
+    ends = np.maximum.accumulate(ends - at) + at
+    return np.minimum(ends, len(work) - at[::-1]).astype(np.int64)
 
 
 def may_begin(clocks: Sequence[int], part: int, tick: int, slack: int) -> tuple[bool, str]:

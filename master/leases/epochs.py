@@ -18,7 +18,7 @@ from gridml.errors import ProgramError
 from gridml.model.graph import components
 from gridml.model.order import EpochOrder
 from gridml.model.program import EarlyStopping
-from gridml.model.ticks import Ticks, may_begin
+from gridml.model.ticks import MiniBatches, Ticks, may_begin
 from master.state.spans import Span
 from master.store.ledger import Ledger
 from master.store.settings import SizeSettings
@@ -177,20 +177,27 @@ class Epochs:
         self.components = None if program.bsp else components(graph)
         self._units = None if self.components is None else self.components.units[self.driver]
         self._parts = None if spec.placement is None else spec.placement.parts
-        self.ticks = program.ticks(self.vertex_count)  #: None unless workers wait for one another within a pass
-        # Parts with clocks are cut equally from the positions of an epoch, in the order of a placement if there is one.
-        if self.ticks is not None:
-            ledger.divide(self.ticks.borders)
-        elif spec.placement is not None:
-            ledger.divide(spec.placement.borders)
+        self._division = program.division(graph)
+        if self._division is not None and self._units is not None:
+            raise ProgramError(
+                f"{self.driver} vertices are connected by edges to local vertices, which mini-batches with slack= or "
+                f"edges= would cut apart. Leave out these edges, or slack= and edges=."
+            )
+        self.ticks = program.ticks(graph)  #: None unless workers wait for one another within a pass
         self._spec = spec
+        self._orders: dict[int, EpochOrder] = {}
+        # Parts with clocks are cut from the positions of an epoch, in the order of a placement if there is one.
+        if self.ticks is not None:
+            ledger.divide(lambda epoch: self.mini_batches(epoch).borders)
+        elif spec.placement is not None:
+            borders = spec.placement.borders
+            ledger.divide(lambda _: borders)
         self._ledger = ledger
         self.epochs_requested = spec.epochs  # upper bound; early stopping can end the run sooner
         self._stopping = None if program.early_stopping is None else EarlyStopper(program.early_stopping, ledger)
         # Positions of an epoch before `trained` are trained, in batches of at least `min_batch` vertices. Positions
         # from `trained` on (an incomplete last batch with drop_last) are credited without training.
         self.trained, self.min_batch = self._batches()
-        self._orders: dict[int, EpochOrder] = {}
         self._changes_local = bool(graph.mutable_columns())  # f changes local vertices, or stages their edges
         if self._units is not None and chunk is not None and self._units.largest > chunk:
             raise ProgramError(
@@ -245,7 +252,7 @@ class Epochs:
         """Return the end of a lease of about `size` vertices at the beginning of a span. It cuts no component, and
         leaves no rest that is too small to lease. Where workers wait for one another it is one mini-batch."""
         if self.ticks is not None:
-            return self.ticks.stop(span.start)
+            return self.mini_batches(span.epoch).stop(span.start)
         stop = self.order(span.epoch).boundary(min(span.start + size, span.stop))
         # Parts of a placed graph do not end at a multiple of the batch; a short rest would become a lease of its own.
         crumb = self._parts is not None and span.stop - stop < self._spec.program.shape.window
@@ -266,9 +273,15 @@ class Epochs:
                 self._spec.shuffle,
                 self._units,
                 self._parts,
-                self.ticks,
+                self._division,
             )
         return self._orders[epoch]
+
+    def mini_batches(self, epoch: int) -> MiniBatches:
+        """Return the mini-batches of an epoch. Only for a program whose mini-batches do not depend on workers."""
+        made = self.order(epoch).mini_batches
+        assert made is not None, "no worker cuts mini-batches of its own"
+        return made
 
     def vertices(self, epoch: int, start: int, stop: int) -> Ids:
         """Return the driving vertices of a range, in the order of training."""
@@ -277,14 +290,14 @@ class Epochs:
     def cuts_component(self, epoch: int, position: int) -> str | None:
         """Return the reason why credit must not end at a position; None if it is allowed to."""
         whole = self.order(epoch).boundary(position)
-        what = "component" if self.ticks is None else "mini-batch"
+        what = "mini-batch" if self._units is None else "component"
         return None if whole == position else f"a push up to {position} cuts the {what} that ends at {whole}"
 
     def ready(self, epoch: int) -> tuple[list[Span], str]:
         """Return (the free ranges of an epoch whose first mini-batch may begin, those of the slowest parts first; why
         there is none)."""
         assert self.ticks is not None, "workers wait for one another only with ticks"
-        ticks, slack = self.ticks, self._spec.program.slack
+        ticks, slack = self.mini_batches(epoch), self._spec.program.slack
         spans = [span for span in self._ledger.spans if span.epoch == epoch]
         leased = [lease.upto for lease in self._ledger.leases if lease.epoch == epoch and lease.left]
         clocks = ticks.clocks([*(span.start for span in spans), *leased])

@@ -115,14 +115,16 @@ def identity(spec: RunSpec) -> dict[str, Any]:
             "overlap": program.overlap,
             "placed": None if spec.placement is None else spec.placement.sha256,
             **{name: getattr(spec.settings, name) for name in FIXED},
-            **_ticks(program, graph),
+            **_division(program, graph),
         },
     }
 
 
-def _ticks(program: Program, graph: Graph) -> dict[str, Any]:
-    ticks = program.ticks(graph.tables[program.driving(graph)].count)
-    return {} if ticks is None else {"slack": program.slack, "parts": ticks.parts, "mini-batches": ticks.count}
+def _division(program: Program, graph: Graph) -> dict[str, Any]:
+    cut, edges = program.division(graph), program.shape.edges
+    by_edges = {} if edges is None else {"edges": edges}
+    waits = {} if program.ticks(graph) is None else {"slack": program.slack}
+    return {} if cut is None else {**waits, "parts": cut.parts, "mini-batches": cut.count, **by_edges}
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -241,8 +241,9 @@ class RowSupply:
 
     def _used(self, lease: LeaseState, upto: int) -> Touched:
         """Return the rows for all batches of a lease that begin at or after its last credit and before `upto`."""
-        # The last of these batches ends at or before `end` (`next_batch`).
-        end = upto + (self._spec.program.shape.batch or 1) + self._leases.epochs.min_batch
+        # The last of these batches ends at or before `end` (`next_batch`; `Engine.batch_end` for those cut by edges).
+        epochs = self._leases.epochs
+        end = epochs.order(lease.epoch).boundary(upto + (self._spec.program.shape.batch or 1) + epochs.min_batch)
         if not lease.cut.touched or (end >= lease.stop and lease.upto == lease.start) or not self._piecewise:
             return self._rows(lease)
         vertices = self._leases.epochs.vertices(lease.epoch, lease.upto, min(end, lease.stop))
