@@ -72,7 +72,7 @@ def program_on(offsets: Array, targets: Array, batch: dict[str, int]) -> Program
         g.add(types["User"], bias=0, p=rng.normal(0, 0.1, (len(offsets) - 1, rank)), rated=rated)
         return g
 
-    work = [MiniBatch(loaded.shape.mini_batch.stages, **batch, slack=0, parts=PARTS)]  # type: ignore[arg-type]
+    work = [MiniBatch(loaded.shape.stages, **batch, slack=0, parts=PARTS)]  # type: ignore[arg-type]
     return replace(loaded, graph=graph, update=work, evaluate=None)
 
 

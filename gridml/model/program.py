@@ -169,8 +169,8 @@ _STOPPING, _LOGGERS = 'gridml.early_stopping("loss")', 'a list of names, such as
 class Program:
     """A training program. `graph` and `evaluate` run on the submit host only, `update` on the workers.
 
-    `update` is f, or a list: f or a `MiniBatch` of compiled stages, and then what `global_sync` declares, which the
-    master calls after each pass. With a global_sync, passes do not overlap.
+    `update` is f, or a list: f or a `MiniBatch`, and then what `global_sync` declares, which the master calls after
+    each pass. With a global_sync, passes do not overlap.
 
     `evaluate` takes the vertex types that its annotations name and returns numbers (or lists of numbers) by name.
     `schedule` gives the learning-rate factor for the credited share of the run (0 to 1), or for a `gridml.Progress`:
@@ -263,8 +263,8 @@ class Program:
     @cached_property
     def shape(self) -> Shape:
         """f, or the stages that take its place."""
-        first = self._work[0]
-        return Stages(first) if isinstance(first, MiniBatch) else first
+        first: Update | MiniBatch = self._work[0]
+        return first if isinstance(first, Update) else first.update or Stages(first)
 
     @property
     def syncs(self) -> list[GlobalSync]:
@@ -343,8 +343,7 @@ class Program:
                     f"the graph has {count:,} {of.name} vertices, and a stage takes {of.name} as its context; expected "
                     f"one, added with g.add({of.name}, ...), or an edge that leads to those that are meant."
                 )
-        driver = self.shape.driver.__name__
-        if isinstance(self.shape, Stages) and driver in graph.tables:
+        if isinstance(self.shape, Stages) and (driver := self.shape.driver.__name__) in graph.tables:
             for of in of_stages:
                 graph.reach(driver, of)
             self.shape.measure(graph.tables[driver])

@@ -75,7 +75,7 @@ def unfollowed_edges(program: Program, graph: Graph, followed: Collection[str]) 
     `followed` names the edges whose index f used. Without the index, row i of the Batch looks like the target of the
     driver's row i (the driver is the vertices that f runs on), but it is not.
     """
-    update = program.update
+    update = program.shape
     if not isinstance(update, Update) or update.batch is None:
         return
     driver = update.driver.__name__

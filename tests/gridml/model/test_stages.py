@@ -14,6 +14,7 @@ from gridml.aggregates import rule_for
 from gridml.engine.pace import used_settings
 from gridml.errors import ProgramError
 from gridml.model.stages import Part, Stages
+from gridml.model.update import Update
 from gridml.model.vertex import describe
 
 
@@ -207,6 +208,32 @@ def test_arguments_that_do_not_fit(function: Any, said: str) -> None:
         program(gridml.exchange(over=User)(function))
 
 
+@gridml.update
+def ones(user: User, rated: Item) -> None: ...
+
+
+@gridml.update(batch=8, min_batch=2)
+def eights(users: gridml.Batch[User], rated: gridml.Batch[Item]) -> None: ...
+
+
+def test_an_f_alone_is_the_program_with_f_itself() -> None:
+    @gridml.update
+    def whole(users: gridml.Batch[User], rated: gridml.Batch[Item]) -> None: ...
+
+    def shape(f: Any, size: int) -> tuple[Any, ...]:
+        made = gridml.Program(graph, [gridml.MiniBatch([f], size=size), cool])
+        assert isinstance(made.shape, Update)
+        assert made.syncs == [cool]
+        assert (made.slack, made.division(graph())) == (math.inf, None)
+        assert made.shape.driver is User
+        return made.shape.function, made.shape.batch, made.shape.min_batch
+
+    assert shape(eights, 8) == (eights.function, 8, 2)
+    assert shape(whole, 64) == (whole.function, 64, 1)
+    assert shape(whole, 1) == (whole.function, 1, 1)
+    assert shape(ones, 1) == (ones.function, None, 1)
+
+
 def mirrors(item: Item) -> None: ...
 def liked(user: User, liked: Tag) -> None: ...
 def of_tag(tag: Tag) -> None: ...
@@ -234,6 +261,12 @@ def of_user(user: User) -> None: ...
         (lambda: gridml.MiniBatch([learn], edges=2.5), "MiniBatch got edges=2.5; expected a number of edges from 1"),  # type: ignore[arg-type]
         (lambda: gridml.MiniBatch([learn]), "MiniBatch got neither size nor edges; expected one of them"),
         (lambda: gridml.MiniBatch([learn], 2, edges=3), "MiniBatch got size=2 and edges=3; expected one of them"),
+        (lambda: gridml.MiniBatch([learn, ones], size=1), "got ones, which is .*, among 2 stages; expected it al"),
+        (lambda: gridml.MiniBatch([ones, ones], size=1), "got ones, which is under @gridml.update, among 2 stages"),
+        (lambda: gridml.MiniBatch([ones], size=1, slack=0, seed=3), "got slack=0, seed=3 with ones, which is under"),
+        (lambda: gridml.MiniBatch([ones], edges=9), "got edges=9 with ones, .*; expected size= alone"),
+        (lambda: gridml.MiniBatch([eights], size=9), r"got size=9, and eights is under .*batch=8\); expected"),
+        (lambda: program(ones), "got size=2, and ones takes one vertex at a time; expected size=1, or"),
         (lambda: gridml.MiniBatch([learn], size=2, slack=-1), "MiniBatch got slack=-1; expected a whole number"),
         (lambda: gridml.MiniBatch([learn], size=2, slack=math.nan), "MiniBatch got slack=nan; expected a whole number"),
         (lambda: gridml.MiniBatch([learn], size=2, slack=0.5), "MiniBatch got slack=0.5; expected a whole number"),
