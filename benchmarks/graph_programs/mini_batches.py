@@ -79,7 +79,7 @@ def program_on(offsets: Array, targets: Array, batch: dict[str, int]) -> Program
 def measured(program: Program) -> tuple[Array, Array, Array]:
     """Return (vertices, edges, CPU seconds) of the mini-batches of a pass, each (parts, ticks)."""
     graph = program.build(MF)
-    users, ticks = graph.tables["User"], program.ticks(graph)
+    users, ticks = graph.tables["User"], program.division(graph)
     assert ticks is not None
     order = EpochOrder(users.count, 0, 0, "block", ticks=ticks)
     at = order.vertices(0, users.count)

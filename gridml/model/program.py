@@ -24,7 +24,7 @@ from gridml.model.layers import layers_of
 from gridml.model.order import Shuffle
 from gridml.model.schedule import Progress, Schedule, TorchSchedule, check_schedule, factor_of, linear_decay
 from gridml.model.stages import GlobalSync, MiniBatch, Stages
-from gridml.model.ticks import Ticks
+from gridml.model.ticks import Consistency, Ticks
 from gridml.model.update import Shape, Update, argument_hints, progress_place, vertex_class
 from gridml.model.vertex import Vertex, VertexType, describe, module, reachable
 from gridml.protocol.foreign import MAX_TRACEBACK_CHARS, described, printable
@@ -276,15 +276,16 @@ class Program:
         """True if the end of a pass changes contexts, so that no pass may begin before it."""
         return bool(self.syncs) or any(of.accumulators for of in self.types().values())
 
-    @property
-    def slack(self) -> float:
-        """The number of mini-batches that a part of the data may be ahead of another within a pass (`MiniBatch`)."""
-        return self.shape.mini_batch.slack if isinstance(self.shape, Stages) else math.inf
-
-    def ticks(self, graph: Graph) -> Ticks | None:
-        """Return how a pass is divided into parts and ticks; None if workers do not wait for one another within it.
-        Raises ProgramError as `driving` does."""
-        return None if math.isinf(self.slack) else self.division(graph)
+    @cached_property
+    def consistency(self) -> Consistency:
+        """How stale the values may be that f or the stages read."""
+        replicates = any(of.replicated for of in self.types().values())
+        in_turn = self.ends_passes or not self.overlap
+        if not isinstance(self.shape, Stages):
+            return Consistency.of(replicates=replicates, in_turn=in_turn)
+        batch = self.shape.mini_batch
+        at_owner = bool(batch.at_owner)
+        return Consistency.of(replicates=replicates, slack=batch.slack, at_owner=at_owner, in_turn=in_turn)
 
     def division(self, graph: Graph) -> Ticks | None:
         """Return how a pass is divided into mini-batches; None if workers cut them from their chunks. Raises
@@ -293,9 +294,9 @@ class Program:
             return None
         batch, table = self.shape.mini_batch, graph.tables[self.driving(graph)]
         if batch.edges is not None:
-            parts = 1 if math.isinf(batch.slack) else batch.parts
+            parts = batch.parts if self.consistency.waits else 1
             return Ticks.by_edges(self.shape.edges_of(table), parts, batch.edges)
-        if math.isinf(batch.slack) or batch.size is None:
+        if not self.consistency.waits or batch.size is None:
             return None
         return Ticks.of(table.count, batch.parts, batch.size)
 
@@ -466,8 +467,3 @@ class Program:
     @cached_property
     def uses_torch(self) -> bool:
         return bool(self.modules)
-
-    @cached_property
-    def bsp(self) -> bool:
-        """True if nothing is replicated: then the program runs in supersteps (BSP) on a uniform partition."""
-        return not any(t.replicated for t in self.types().values())

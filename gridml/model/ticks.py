@@ -1,4 +1,8 @@
-"""Parts and ticks: how a pass over the data is divided into mini-batches that do not depend on workers.
+"""Consistency, parts and ticks: how stale a read may be, and how a pass is divided into mini-batches for that.
+
+A program has one consistency. A read of what others train is bounded by passes (BSP: it sees what the last pass left),
+by ticks within a pass (slack), or by nothing. The rest of gridml asks `Consistency` what follows from that: whether
+passes overlap, whether leases are granted ahead, whether pushes wait for their tick.
 
 The positions of a pass are divided into parts, and each part into as many mini-batches as every other. Tick t is the
 t-th mini-batch of every part. With slack s the t-th mini-batch of a part begins only when all parts have completed
@@ -16,11 +20,58 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+class Bound(Enum):
+    """The unit in which the staleness of a read is bounded."""
+
+    PASS = "pass"  #: nothing is replicated: f reads its neighbours as the last pass left them (supersteps, BSP)
+    TICKS = "ticks"  #: a mini-batch reads a replica that lacks `slack` ticks at most
+    NONE = "none"  #: workers never wait for one another within a pass
+
+
+@dataclass(frozen=True)
+class Consistency:
+    """How stale the values may be that f, or a stage, reads."""
+
+    bound: Bound
+    slack: float = math.inf  #: ticks that a part may be ahead of another; infinity unless ticks are the bound
+    #: the pushes of a tick are merged together, in the order of parts, so that a replica has whole ticks
+    whole_ticks: bool = False
+    #: a pass begins when the one before is credited and merged, so that it reads all of that
+    in_turn: bool = False
+
+    @staticmethod
+    def of(*, replicates: bool, slack: float = math.inf, at_owner: bool = False, in_turn: bool = False) -> Consistency:
+        """Return the consistency of a program. `replicates`: it has a replicated type. `at_owner`: stages read the sums
+        of a tick at its end. `in_turn`: the program wants its passes one after the other, whatever the bound."""
+        if not replicates:
+            return Consistency(Bound.PASS, in_turn=True)
+        if math.isinf(slack):
+            return Consistency(Bound.NONE, in_turn=in_turn)
+        return Consistency(Bound.TICKS, slack, whole_ticks=slack == 0 or at_owner, in_turn=True)
+
+    @property
+    def bsp(self) -> bool:
+        """True if a program runs in supersteps, on a uniform partition."""
+        return self.bound is Bound.PASS
+
+    @property
+    def waits(self) -> bool:
+        """True if workers wait for one another within a pass: a lease is one mini-batch, which its clock lets begin."""
+        return self.bound is Bound.TICKS
+
+    @property
+    def grants_ahead(self) -> bool:
+        """True if a worker can get its next lease while it trains one. Where staleness is bounded, the chunk of the
+        next depends on the last."""
+        return self.bound is Bound.NONE
 
 
 @dataclass(frozen=True, eq=False)

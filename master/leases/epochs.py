@@ -174,7 +174,7 @@ class Epochs:
         program, graph = spec.program, spec.graph
         self.driver = program.driving(graph)
         self.vertex_count = graph.tables[self.driver].count  # driving vertices in an epoch
-        self.components = None if program.bsp else components(graph)
+        self.components = None if program.consistency.bsp else components(graph)
         self._units = None if self.components is None else self.components.units[self.driver]
         self._parts = None if spec.placement is None else spec.placement.parts
         self._division = program.division(graph)
@@ -183,7 +183,8 @@ class Epochs:
                 f"{self.driver} vertices are connected by edges to local vertices, which mini-batches with slack= or "
                 f"edges= would cut apart. Leave out these edges, or slack= and edges=."
             )
-        self.ticks = program.ticks(graph)  #: None unless workers wait for one another within a pass
+        #: None unless workers wait for one another within a pass
+        self.ticks = self._division if program.consistency.waits else None
         self._spec = spec
         self._orders: dict[int, EpochOrder] = {}
         # Parts with clocks are cut from the positions of an epoch, in the order of a placement if there is one.
@@ -297,7 +298,7 @@ class Epochs:
         """Return (the free ranges of an epoch whose first mini-batch may begin, those of the slowest parts first; why
         there is none)."""
         assert self.ticks is not None, "workers wait for one another only with ticks"
-        ticks, slack = self.mini_batches(epoch), self._spec.program.slack
+        ticks, slack = self.mini_batches(epoch), self._spec.program.consistency.slack
         spans = [span for span in self._ledger.spans if span.epoch == epoch]
         leased = [lease.upto for lease in self._ledger.leases if lease.epoch == epoch and lease.left]
         clocks = ticks.clocks([*(span.start for span in spans), *leased])
@@ -332,9 +333,7 @@ class Epochs:
     def is_sequential(self) -> bool:
         """True if an epoch opens only after the one before is closed: fully credited, and flushed by its merge rules.
         The reply with the first lease of an epoch then brings the version at that close, or a later one."""
-        program = self._spec.program
-        waits = self.ticks is not None
-        return program.bsp or self._changes_local or program.ends_passes or not program.overlap or waits
+        return self._spec.program.consistency.in_turn or self._changes_local
 
     def is_followed(self, epoch: int) -> bool:
         """Return whether vertices of the next epoch can be trained before this one ends."""
@@ -346,7 +345,7 @@ class Epochs:
         """Return whether the next epoch can open. At most two are open at once; one if epochs are sequential."""
         if self._stopping is not None and not self._stopping.can_follow(newest, self.is_evaluated):
             return False
-        bsp = self._spec.program.bsp
+        bsp = self._spec.program.consistency.bsp
         # The next epoch's chunks must hold the local vertices as this epoch leaves them (with BSP: after its patches
         # are in the files), and evaluate must read them before they change again.
         if self._changes_local:

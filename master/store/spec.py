@@ -93,7 +93,7 @@ def shuffle_of(program: Program, graph: Graph) -> Shuffle:
     """Return the order in which an epoch visits the vertices: the program's, or the default for its graph."""
     if program.shuffle is not None:
         return program.shuffle
-    if program.bsp:
+    if program.consistency.bsp:
         return "none"
     return "all" if all(table.type.modules for table in graph.replicated) else "block"
 
@@ -111,7 +111,7 @@ def identity(spec: RunSpec) -> dict[str, Any]:
         "order": {
             "driver": program.shape.driver.__name__,
             "shuffle": spec.shuffle,
-            "supersteps": program.bsp,
+            "supersteps": program.consistency.bsp,
             "overlap": program.overlap,
             "placed": None if spec.placement is None else spec.placement.sha256,
             **{name: getattr(spec.settings, name) for name in FIXED},
@@ -121,10 +121,10 @@ def identity(spec: RunSpec) -> dict[str, Any]:
 
 
 def _division(program: Program, graph: Graph) -> dict[str, Any]:
-    cut, edges = program.division(graph), program.shape.edges
+    cut, edges, consistency = program.division(graph), program.shape.edges, program.consistency
     by_edges = {} if edges is None else {"edges": edges}
-    waits = {} if program.ticks(graph) is None else {"slack": program.slack}
-    return {} if cut is None else {**waits, "parts": cut.parts, "mini-batches": cut.count, **by_edges}
+    slack = {"slack": consistency.slack} if consistency.waits else {}
+    return {} if cut is None else {**slack, "parts": cut.parts, "mini-batches": cut.count, **by_edges}
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

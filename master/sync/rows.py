@@ -259,8 +259,7 @@ class RowSupply:
     def _piecewise(self) -> bool:
         """True if a lease's rows are sent piece by piece. False if a lease is one mini-batch, and if f reaches rows
         from other local vertices, so that the rows of a range are unknown."""
-        epochs = self._leases.epochs
-        return not self._spec.program.bsp and epochs.components is None and epochs.ticks is None
+        return self._leases.ahead and self._leases.epochs.components is None
 
     def _rows(self, lease: LeaseState) -> Touched:
         """Return all rows that a lease's chunk touches."""

@@ -1,13 +1,19 @@
-"""Ticks: a pass is cut into mini-batches of parts without gap or overlap, and slack bounds how far parts are apart."""
+"""Ticks: a pass is cut into mini-batches of parts without gap or overlap, and slack bounds how far parts are apart.
+Consistency: what follows from the bound of a program."""
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import gridml
 from gridml.model.order import EpochOrder
-from gridml.model.ticks import Ticks, may_begin
+from gridml.model.ticks import Bound, Consistency, Ticks, may_begin
 
 degrees = st.lists(st.integers(0, 9) | st.integers(0, 500), min_size=1, max_size=80).map(np.array)
 by_size = st.builds(Ticks.of, st.integers(1, 300), st.integers(1, 20), st.integers(1, 50))
@@ -115,3 +121,55 @@ def test_the_reasons_name_what_is_waited_for() -> None:
     assert may_begin([2, 0], 0, 3, 9) == (False, "mini-batch 3 of part 1 is not complete")
     assert may_begin([2, 1], 0, 2, 1)[0]
     assert Ticks.of(12, 2, 3).mini_batches(np.arange(12)).clocks([4, 9]) == [1, 1]
+
+
+class Total(gridml.Vertex):
+    sum = gridml.array("int64")
+    aggregate = gridml.add()
+
+
+class Cell(gridml.Vertex):
+    value = gridml.array("int64", mutable=True)
+    left = gridml.edge("Cell")
+
+
+class Row(gridml.Vertex):
+    total = gridml.edge(Total)
+
+
+@gridml.update
+def follow(cell: Cell, left: Cell) -> None: ...
+@gridml.update
+def count(row: Row, total: Total) -> None: ...
+@gridml.exchange(over=Row)
+def add_up(row: Row, total: Total) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("given", "bound", "asked"),
+    [
+        ({"replicates": False}, Bound.PASS, "bsp in_turn"),
+        ({"replicates": False, "in_turn": True}, Bound.PASS, "bsp in_turn"),
+        ({"replicates": True}, Bound.NONE, "grants_ahead"),
+        ({"replicates": True, "in_turn": True}, Bound.NONE, "grants_ahead in_turn"),
+        ({"replicates": True, "slack": 0}, Bound.TICKS, "waits whole_ticks in_turn"),
+        ({"replicates": True, "slack": 2}, Bound.TICKS, "waits in_turn"),
+        ({"replicates": True, "slack": 2, "at_owner": True}, Bound.TICKS, "waits whole_ticks in_turn"),
+    ],
+)
+def test_what_follows_from_a_consistency(given: dict[str, Any], bound: Bound, asked: str) -> None:
+    made = Consistency.of(**given)
+    names = ("bsp", "grants_ahead", "waits", "whole_ticks", "in_turn")
+    assert " ".join(name for name in names if getattr(made, name)) == asked
+    assert (made.bound, made.slack) == (bound, given.get("slack", math.inf))
+
+
+def test_the_consistency_of_a_program_is_that_of_its_types_and_stages() -> None:
+    def of(work: Any, **more: Any) -> Consistency:
+        return gridml.Program(gridml.Graph, work, **more).consistency
+
+    assert of(follow) == Consistency.of(replicates=False)
+    assert of(count) == of([gridml.MiniBatch([count], size=1)]) == Consistency(Bound.NONE)
+    assert of(count, overlap=False) == Consistency(Bound.NONE, in_turn=True)
+    assert of([gridml.MiniBatch([add_up], size=3)]) == Consistency(Bound.NONE)
+    assert of([gridml.MiniBatch([add_up], size=3, slack=1)]) == Consistency(Bound.TICKS, 1, in_turn=True)
