@@ -97,8 +97,8 @@ def wire(
     shape, syncs = spec.program.shape, spec.program.syncs
     driver, by_edge = shape.driver.__name__, shape.trained_by_edge
     # How strongly pushes pull rows is measured as they are merged. Whole ticks depend on no order of arrival.
-    pulls = Contractions(spec.graph, driver, by_edge) if consistency.whole_ticks else None
-    measured = None if consistency.whole_ticks else driver
+    pulls = Contractions(spec.graph, driver, by_edge) if consistency.merges_whole_ticks else None
+    measured = None if consistency.merges_whole_ticks else driver
     merger = Merger(spec.graph, store.replica, settings.workers, measured, syncs, by_edge)
     tick_ends = None
     if ticks is not None and isinstance(shape, Stages):

@@ -280,12 +280,12 @@ class Program:
     def consistency(self) -> Consistency:
         """How stale the values may be that f or the stages read."""
         replicates = any(of.replicated for of in self.types().values())
-        in_turn = self.ends_passes or not self.overlap
+        is_sequential = self.ends_passes or not self.overlap
         if not isinstance(self.shape, Stages):
-            return Consistency.of(replicates=replicates, in_turn=in_turn)
+            return Consistency.of(replicates=replicates, is_sequential=is_sequential)
         batch = self.shape.mini_batch
         at_owner = bool(batch.at_owner)
-        return Consistency.of(replicates=replicates, slack=batch.slack, at_owner=at_owner, in_turn=in_turn)
+        return Consistency.of(replicates=replicates, slack=batch.slack, at_owner=at_owner, is_sequential=is_sequential)
 
     def division(self, graph: Graph) -> Ticks | None:
         """Return how a pass is divided into mini-batches; None if workers cut them from their chunks. Raises

@@ -43,22 +43,24 @@ class Consistency:
     bound: Bound
     slack: float = math.inf  #: ticks that a part may be ahead of another; infinity unless ticks are the bound
     #: the pushes of a tick are merged together, in the order of parts, so that a replica has whole ticks
-    whole_ticks: bool = False
+    merges_whole_ticks: bool = False
     #: a pass begins when the one before is credited and merged, so that it reads all of that
-    in_turn: bool = False
+    is_sequential: bool = False
 
     @staticmethod
-    def of(*, replicates: bool, slack: float = math.inf, at_owner: bool = False, in_turn: bool = False) -> Consistency:
+    def of(
+        *, replicates: bool, slack: float = math.inf, at_owner: bool = False, is_sequential: bool = False
+    ) -> Consistency:
         """Return the consistency of a program. `replicates`: it has a replicated type. `at_owner`: stages read the sums
-        of a tick at its end. `in_turn`: the program wants its passes one after the other, whatever the bound."""
+        of a tick at its end. `is_sequential`: the program wants its passes one after the other, whatever the bound."""
         if not replicates:
-            return Consistency(Bound.PASS, in_turn=True)
+            return Consistency(Bound.PASS, is_sequential=True)
         if math.isinf(slack):
-            return Consistency(Bound.NONE, in_turn=in_turn)
-        return Consistency(Bound.TICKS, slack, whole_ticks=slack == 0 or at_owner, in_turn=True)
+            return Consistency(Bound.NONE, is_sequential=is_sequential)
+        return Consistency(Bound.TICKS, slack, merges_whole_ticks=slack == 0 or at_owner, is_sequential=True)
 
     @property
-    def bsp(self) -> bool:
+    def is_bsp(self) -> bool:
         """True if a program runs in supersteps, on a uniform partition."""
         return self.bound is Bound.PASS
 
@@ -117,8 +119,8 @@ class Ticks:
     parts: int  #: from 1 to `vertices`
     count: int  #: mini-batches of each part in a pass; each has at least one vertex
     largest: int  #: vertices that a mini-batch has at most
-    #: what each vertex counts, int64 (vertices,) by vertex: mini-batches then have nearly equal sums; None: all alike
-    work: NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
+    #: what each vertex counts, int32 (vertices,) by vertex: mini-batches then have nearly equal sums; None: all alike
+    work: NDArray[np.int32] | None = field(default=None, compare=False, repr=False)
 
     @staticmethod
     def of(vertices: int, parts: int, size: int) -> Ticks:
@@ -133,8 +135,8 @@ class Ticks:
     def by_edges(edges: NDArray[Any], parts: int, wanted: int) -> Ticks:
         """Return the ticks of vertices with `edges`, integers (vertices,), in up to `parts` parts, with mini-batches of
         about `wanted` edges, and fewer vertices each."""
-        vertices, work = len(edges), np.clip(edges, 1, wanted).astype(np.int64)
-        parts, total = max(1, min(parts, vertices)), int(work.sum())
+        vertices, work = len(edges), np.clip(edges, 1, wanted).astype(np.int32)
+        parts, total = max(1, min(parts, vertices)), int(work.sum(dtype=np.int64))
         count = max(1, min(math.ceil(total / (parts * wanted)), vertices // parts))
         return Ticks(vertices, parts, count, min(vertices, math.ceil(total / (parts * count))), work)
 
@@ -148,14 +150,14 @@ class Ticks:
         return MiniBatches(ends, self.count)
 
 
-def _equal_sums(work: NDArray[np.int64], pieces: int) -> NDArray[np.int64]:
-    """Return the ends of consecutive `pieces` of `work`, int64 (n,) of numbers from 1 on, with nearly equal sums.
+def _equal_sums(work: NDArray[np.int32], pieces: int) -> NDArray[np.int64]:
+    """Return the ends of consecutive `pieces` of `work`, int32 (n,) of numbers from 1 on, with nearly equal sums.
 
     Piece i ends with the element that brings the sum to i+1 shares of the whole, so no piece exceeds a share by more
     than its last element. Where an element is larger than a share, the pieces behind it have one element each until
     they are as far.
     """
-    sums, at = np.cumsum(work), np.arange(pieces)
+    sums, at = np.cumsum(work, dtype=np.int64), np.arange(pieces)
     shares = -(-(at + 1) * int(sums[-1]) // pieces)
     ends = np.searchsorted(sums, shares) + 1
     ends = np.maximum.accumulate(ends - at) + at

@@ -174,7 +174,7 @@ class Epochs:
         program, graph = spec.program, spec.graph
         self.driver = program.driving(graph)
         self.vertex_count = graph.tables[self.driver].count  # driving vertices in an epoch
-        self.components = None if program.consistency.bsp else components(graph)
+        self.components = None if program.consistency.is_bsp else components(graph)
         self._units = None if self.components is None else self.components.units[self.driver]
         self._parts = None if spec.placement is None else spec.placement.parts
         self._division = program.division(graph)
@@ -333,7 +333,7 @@ class Epochs:
     def is_sequential(self) -> bool:
         """True if an epoch opens only after the one before is closed: fully credited, and flushed by its merge rules.
         The reply with the first lease of an epoch then brings the version at that close, or a later one."""
-        return self._spec.program.consistency.in_turn or self._changes_local
+        return self._spec.program.consistency.is_sequential or self._changes_local
 
     def is_followed(self, epoch: int) -> bool:
         """Return whether vertices of the next epoch can be trained before this one ends."""
@@ -345,7 +345,7 @@ class Epochs:
         """Return whether the next epoch can open. At most two are open at once; one if epochs are sequential."""
         if self._stopping is not None and not self._stopping.can_follow(newest, self.is_evaluated):
             return False
-        bsp = self._spec.program.consistency.bsp
+        bsp = self._spec.program.consistency.is_bsp
         # The next epoch's chunks must hold the local vertices as this epoch leaves them (with BSP: after its patches
         # are in the files), and evaluate must read them before they change again.
         if self._changes_local:

@@ -94,7 +94,7 @@ def dominant_component(program: Program, graph: Graph, driver: str) -> Iterator[
     """Yield a warning if edges between local vertices connect most of the vertices that f runs on. Connected vertices
     are trained by one worker at a time, in the same order in every epoch."""
     count = graph.tables[driver].count
-    parts = None if program.consistency.bsp or count < MIN_VERTICES else components(graph)
+    parts = None if program.consistency.is_bsp or count < MIN_VERTICES else components(graph)
     if parts is None:
         return
     largest = int(np.bincount(parts.label[driver]).max())

@@ -93,7 +93,7 @@ def shuffle_of(program: Program, graph: Graph) -> Shuffle:
     """Return the order in which an epoch visits the vertices: the program's, or the default for its graph."""
     if program.shuffle is not None:
         return program.shuffle
-    if program.consistency.bsp:
+    if program.consistency.is_bsp:
         return "none"
     return "all" if all(table.type.modules for table in graph.replicated) else "block"
 
@@ -111,7 +111,7 @@ def identity(spec: RunSpec) -> dict[str, Any]:
         "order": {
             "driver": program.shape.driver.__name__,
             "shuffle": spec.shuffle,
-            "supersteps": program.consistency.bsp,
+            "supersteps": program.consistency.is_bsp,
             "overlap": program.overlap,
             "placed": None if spec.placement is None else spec.placement.sha256,
             **{name: getattr(spec.settings, name) for name in FIXED},

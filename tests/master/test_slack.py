@@ -253,6 +253,18 @@ REFUSED: dict[str, tuple[str, str, str]] = {
 }
 
 
+def test_connected_vertices_have_no_ticks(tmp_path: Path) -> None:
+    text = (PROGRAMS / "slopes.py").read_text()
+    text = text.replace(
+        "class Sample(gridml.Vertex):\n", 'class Sample(gridml.Vertex):\n    near = gridml.edge("Sample")\n'
+    )
+    (tmp_path / "near.py").write_text(text.replace("score=0, has=", "score=0, near=np.arange(SAMPLES), has="))
+    with pytest.raises(
+        ProgramError, match="Sample vertices are connected by edges to local vertices, which mini-batch"
+    ):
+        play(tmp_path / "near.py", tmp_path / "run", Scenario(Steady(1), COSTS), 1)
+
+
 @pytest.mark.parametrize("wrong", REFUSED)
 def test_what_is_refused(wrong: str, tmp_path: Path) -> None:
     before, after, message = REFUSED[wrong]

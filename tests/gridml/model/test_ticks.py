@@ -148,18 +148,18 @@ def add_up(row: Row, total: Total) -> None: ...
 @pytest.mark.parametrize(
     ("given", "bound", "asked"),
     [
-        ({"replicates": False}, Bound.PASS, "bsp in_turn"),
-        ({"replicates": False, "in_turn": True}, Bound.PASS, "bsp in_turn"),
+        ({"replicates": False}, Bound.PASS, "is_bsp is_sequential"),
+        ({"replicates": False, "is_sequential": True}, Bound.PASS, "is_bsp is_sequential"),
         ({"replicates": True}, Bound.NONE, "grants_ahead"),
-        ({"replicates": True, "in_turn": True}, Bound.NONE, "grants_ahead in_turn"),
-        ({"replicates": True, "slack": 0}, Bound.TICKS, "waits whole_ticks in_turn"),
-        ({"replicates": True, "slack": 2}, Bound.TICKS, "waits in_turn"),
-        ({"replicates": True, "slack": 2, "at_owner": True}, Bound.TICKS, "waits whole_ticks in_turn"),
+        ({"replicates": True, "is_sequential": True}, Bound.NONE, "grants_ahead is_sequential"),
+        ({"replicates": True, "slack": 0}, Bound.TICKS, "waits merges_whole_ticks is_sequential"),
+        ({"replicates": True, "slack": 2}, Bound.TICKS, "waits is_sequential"),
+        ({"replicates": True, "slack": 2, "at_owner": True}, Bound.TICKS, "waits merges_whole_ticks is_sequential"),
     ],
 )
 def test_what_follows_from_a_consistency(given: dict[str, Any], bound: Bound, asked: str) -> None:
     made = Consistency.of(**given)
-    names = ("bsp", "grants_ahead", "waits", "whole_ticks", "in_turn")
+    names = ("is_bsp", "grants_ahead", "waits", "merges_whole_ticks", "is_sequential")
     assert " ".join(name for name in names if getattr(made, name)) == asked
     assert (made.bound, made.slack) == (bound, given.get("slack", math.inf))
 
@@ -170,6 +170,6 @@ def test_the_consistency_of_a_program_is_that_of_its_types_and_stages() -> None:
 
     assert of(follow) == Consistency.of(replicates=False)
     assert of(count) == of([gridml.MiniBatch([count], size=1)]) == Consistency(Bound.NONE)
-    assert of(count, overlap=False) == Consistency(Bound.NONE, in_turn=True)
+    assert of(count, overlap=False) == Consistency(Bound.NONE, is_sequential=True)
     assert of([gridml.MiniBatch([add_up], size=3)]) == Consistency(Bound.NONE)
-    assert of([gridml.MiniBatch([add_up], size=3, slack=1)]) == Consistency(Bound.TICKS, 1, in_turn=True)
+    assert of([gridml.MiniBatch([add_up], size=3, slack=1)]) == Consistency(Bound.TICKS, 1, is_sequential=True)
