@@ -295,9 +295,9 @@ class MiniBatch:
 
     Vertices are drawn in a new order in each pass. A mini-batch has up to `size` vertices, or about `edges` edges, of
     those that the exchanges look at, where some vertices have many more edges than others. Then a vertex counts as one
-    edge at least. Mini-batches have nearly equal sums, and a vertex with more edges than that is the last of its own.
-    They depend on the graph, the seed and the pass only; several workers do not share them, as they share those of
-    `size` vertices without `slack`.
+    edge at least. Mini-batches have nearly equal sums, and a vertex with more edges is the last of its mini-batch. They
+    depend on the graph, the seed and the pass only; several workers do not share them, as they share those of `size`
+    vertices without `slack`.
 
     With a finite `slack` a pass is cut into `parts`, at most as many as workers are worth having, and each part into
     mini-batches. The t-th mini-batch of a part begins when all parts have completed t-slack-1: with slack 0 all parts

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class Bound(Enum):
+class ReadBound(Enum):
     """The unit in which the staleness of a read is bounded."""
 
     PASS = "pass"  #: nothing is replicated: f reads its neighbours as the last pass left them (supersteps, BSP)
@@ -40,7 +40,7 @@ class Bound(Enum):
 class Consistency:
     """How stale the values may be that f, or a stage, reads."""
 
-    bound: Bound
+    bound: ReadBound
     slack: float = math.inf  #: ticks that a part may be ahead of another; infinity unless ticks are the bound
     #: the pushes of a tick are merged together, in the order of parts, so that a replica has whole ticks
     merges_whole_ticks: bool = False
@@ -54,26 +54,26 @@ class Consistency:
         """Return the consistency of a program. `replicates`: it has a replicated type. `at_owner`: stages read the sums
         of a tick at its end. `is_sequential`: the program wants its passes one after the other, whatever the bound."""
         if not replicates:
-            return Consistency(Bound.PASS, is_sequential=True)
+            return Consistency(ReadBound.PASS, is_sequential=True)
         if math.isinf(slack):
-            return Consistency(Bound.NONE, is_sequential=is_sequential)
-        return Consistency(Bound.TICKS, slack, merges_whole_ticks=slack == 0 or at_owner, is_sequential=True)
+            return Consistency(ReadBound.NONE, is_sequential=is_sequential)
+        return Consistency(ReadBound.TICKS, slack, merges_whole_ticks=slack == 0 or at_owner, is_sequential=True)
 
     @property
     def is_bsp(self) -> bool:
         """True if a program runs in supersteps, on a uniform partition."""
-        return self.bound is Bound.PASS
+        return self.bound is ReadBound.PASS
 
     @property
     def waits(self) -> bool:
         """True if workers wait for one another within a pass: a lease is one mini-batch, which its clock lets begin."""
-        return self.bound is Bound.TICKS
+        return self.bound is ReadBound.TICKS
 
     @property
     def grants_ahead(self) -> bool:
         """True if a worker can get its next lease while it trains one. Where staleness is bounded, the chunk of the
         next depends on the last."""
-        return self.bound is Bound.NONE
+        return self.bound is ReadBound.NONE
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +119,7 @@ class Ticks:
     parts: int  #: from 1 to `vertices`
     count: int  #: mini-batches of each part in a pass; each has at least one vertex
     largest: int  #: vertices that a mini-batch has at most
+    edges: int | None = None  #: of a mini-batch, about, if edges are counted
     #: what each vertex counts, int32 (vertices,) by vertex: mini-batches then have nearly equal sums; None: all alike
     work: NDArray[np.int32] | None = field(default=None, compare=False, repr=False)
 
@@ -138,7 +139,13 @@ class Ticks:
         vertices, work = len(edges), np.clip(edges, 1, wanted).astype(np.int32)
         parts, total = max(1, min(parts, vertices)), int(work.sum(dtype=np.int64))
         count = max(1, min(math.ceil(total / (parts * wanted)), vertices // parts))
-        return Ticks(vertices, parts, count, min(vertices, math.ceil(total / (parts * count))), work)
+        return Ticks(vertices, parts, count, min(vertices, math.ceil(total / (parts * count))), wanted, work)
+
+    def facts(self, consistency: Consistency) -> dict[str, Any]:
+        """Return the facts, as JSON by name, without which a run would have other mini-batches, or clocks."""
+        slack = consistency.slack if consistency.waits else None
+        facts = {"slack": slack, "parts": self.parts, "mini-batches": self.count, "edges": self.edges}
+        return {name: fact for name, fact in facts.items() if fact is not None}
 
     def mini_batches(self, order: NDArray[np.int64]) -> MiniBatches:
         """Return the mini-batches of the pass that has vertices in this `order` (vertices,)."""

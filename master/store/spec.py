@@ -121,10 +121,8 @@ def identity(spec: RunSpec) -> dict[str, Any]:
 
 
 def _division(program: Program, graph: Graph) -> dict[str, Any]:
-    cut, edges, consistency = program.division(graph), program.shape.edges, program.consistency
-    by_edges = {} if edges is None else {"edges": edges}
-    slack = {"slack": consistency.slack} if consistency.waits else {}
-    return {} if cut is None else {**slack, "parts": cut.parts, "mini-batches": cut.count, **by_edges}
+    division = program.division(graph)
+    return {} if division is None else division.facts(program.consistency)
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -14,7 +14,7 @@ from gridml.aggregates import rule_for
 from gridml.engine.pace import used_settings
 from gridml.errors import ProgramError
 from gridml.model.stages import Part, Stages
-from gridml.model.ticks import Bound
+from gridml.model.ticks import ReadBound
 from gridml.model.update import Update
 from gridml.model.vertex import describe
 
@@ -225,7 +225,7 @@ def test_an_f_alone_is_the_program_with_f_itself() -> None:
         made = gridml.Program(graph, [gridml.MiniBatch([f], size=size), cool])
         assert isinstance(made.shape, Update)
         assert made.syncs == [cool]
-        assert (made.consistency.bound, made.division(graph())) == (Bound.NONE, None)
+        assert (made.consistency.bound, made.division(graph())) == (ReadBound.NONE, None)
         assert made.shape.driver is User
         return made.shape.function, made.shape.batch, made.shape.min_batch
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import gridml
 from gridml.model.order import EpochOrder
-from gridml.model.ticks import Bound, Consistency, Ticks, may_begin
+from gridml.model.ticks import Consistency, ReadBound, Ticks, may_begin
 
 degrees = st.lists(st.integers(0, 9) | st.integers(0, 500), min_size=1, max_size=80).map(np.array)
 by_size = st.builds(Ticks.of, st.integers(1, 300), st.integers(1, 20), st.integers(1, 50))
@@ -148,16 +148,16 @@ def add_up(row: Row, total: Total) -> None: ...
 @pytest.mark.parametrize(
     ("given", "bound", "asked"),
     [
-        ({"replicates": False}, Bound.PASS, "is_bsp is_sequential"),
-        ({"replicates": False, "is_sequential": True}, Bound.PASS, "is_bsp is_sequential"),
-        ({"replicates": True}, Bound.NONE, "grants_ahead"),
-        ({"replicates": True, "is_sequential": True}, Bound.NONE, "grants_ahead is_sequential"),
-        ({"replicates": True, "slack": 0}, Bound.TICKS, "waits merges_whole_ticks is_sequential"),
-        ({"replicates": True, "slack": 2}, Bound.TICKS, "waits is_sequential"),
-        ({"replicates": True, "slack": 2, "at_owner": True}, Bound.TICKS, "waits merges_whole_ticks is_sequential"),
+        ({"replicates": False}, ReadBound.PASS, "is_bsp is_sequential"),
+        ({"replicates": False, "is_sequential": True}, ReadBound.PASS, "is_bsp is_sequential"),
+        ({"replicates": True}, ReadBound.NONE, "grants_ahead"),
+        ({"replicates": True, "is_sequential": True}, ReadBound.NONE, "grants_ahead is_sequential"),
+        ({"replicates": True, "slack": 0}, ReadBound.TICKS, "waits merges_whole_ticks is_sequential"),
+        ({"replicates": True, "slack": 2}, ReadBound.TICKS, "waits is_sequential"),
+        ({"replicates": True, "slack": 2, "at_owner": True}, ReadBound.TICKS, "waits merges_whole_ticks is_sequential"),
     ],
 )
-def test_what_follows_from_a_consistency(given: dict[str, Any], bound: Bound, asked: str) -> None:
+def test_what_follows_from_a_consistency(given: dict[str, Any], bound: ReadBound, asked: str) -> None:
     made = Consistency.of(**given)
     names = ("is_bsp", "grants_ahead", "waits", "merges_whole_ticks", "is_sequential")
     assert " ".join(name for name in names if getattr(made, name)) == asked
@@ -169,7 +169,7 @@ def test_the_consistency_of_a_program_is_that_of_its_types_and_stages() -> None:
         return gridml.Program(gridml.Graph, work, **more).consistency
 
     assert of(follow) == Consistency.of(replicates=False)
-    assert of(count) == of([gridml.MiniBatch([count], size=1)]) == Consistency(Bound.NONE)
-    assert of(count, overlap=False) == Consistency(Bound.NONE, is_sequential=True)
-    assert of([gridml.MiniBatch([add_up], size=3)]) == Consistency(Bound.NONE)
-    assert of([gridml.MiniBatch([add_up], size=3, slack=1)]) == Consistency(Bound.TICKS, 1, is_sequential=True)
+    assert of(count) == of([gridml.MiniBatch([count], size=1)]) == Consistency(ReadBound.NONE)
+    assert of(count, overlap=False) == Consistency(ReadBound.NONE, is_sequential=True)
+    assert of([gridml.MiniBatch([add_up], size=3)]) == Consistency(ReadBound.NONE)
+    assert of([gridml.MiniBatch([add_up], size=3, slack=1)]) == Consistency(ReadBound.TICKS, 1, is_sequential=True)
