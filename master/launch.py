@@ -125,10 +125,13 @@ def _open_ledger(directory: RunDirectory, environment: Environment) -> Iterator[
 
 def _record_ticks(ticks: Ticks, spec: RunSpec, settings: Settings, events: Events) -> None:
     unused = leased_sizes(settings.part(SizeSettings), ticks)[1]
-    facts = {"slack": spec.program.slack, "parts": ticks.parts, "ticks": ticks.count, "size": ticks.largest}
+    slack = spec.program.consistency.slack
+    facts = {"slack": slack, "parts": ticks.parts, "ticks": ticks.count, "size": ticks.largest}
+    edges = spec.program.shape.edges
     text = (
-        f"a pass is {ticks.count:,} mini-batches of each of {ticks.parts:,} parts, of up to {ticks.largest:,} "
-        f"vertices, with slack {spec.program.slack:g}; each is a lease, and a push"
+        f"a pass is {ticks.count:,} mini-batches of each of {ticks.parts:,} parts, of "
+        f"{f'up to {ticks.largest:,} vertices' if edges is None else f'about {edges:,} edges'}, "
+        f"with slack {slack:g}; each is a lease, and a push"
     )
     events.record("ticks", facts, f"{text}; {unused}" if unused else text)
 

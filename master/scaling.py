@@ -122,8 +122,8 @@ def useful_workers(
 ) -> tuple[int | None, str]:
     """Return (largest number of workers that is useful in a run over `total` vertices, reason). The number is None if
     there is no limit. `sharing` is as in `worker_limit`."""
-    ticks = spec.program.ticks(total // spec.epochs)
-    if ticks is not None:
+    ticks = spec.program.division(spec.graph)
+    if ticks is not None and spec.program.consistency.waits:
         return ticks.parts, f"with slack a pass has {ticks.parts} parts, and one worker at a time trains a part"
     if not averages:  # parallel training costs accuracy only if whole replicas are averaged
         return None, ""

@@ -76,7 +76,8 @@ def wire(
     `accepted` is called once the program is known to fit the run. Raises LedgerError, and the errors of the back end;
     the ledger stays open.
     """
-    ticks = spec.program.ticks(spec.graph.tables[spec.program.driving(spec.graph)].count)
+    consistency, division = spec.program.consistency, spec.program.division(spec.graph)
+    ticks = division if consistency.waits else None
     sizes, _ = leased_sizes(settings.part(SizeSettings), ticks)
     store = open_store(spec, directory, ledger, environment.clock(), durable=environment.durable)
     accepted()
@@ -94,15 +95,15 @@ def wire(
     failures = Failures(store.ledger, leases, workers, mailboxes, events)
     moments = SharedMoments(spec.graph, workers, MomentsFile(directory.root / "moments"))
     shape, syncs = spec.program.shape, spec.program.syncs
-    holds = isinstance(shape, Stages) and (shape.mini_batch.slack == 0 or bool(shape.mini_batch.at_owner))
     driver, by_edge = shape.driver.__name__, shape.trained_by_edge
     # How strongly pushes pull rows is measured as they are merged. Whole ticks depend on no order of arrival.
-    pulls = Contractions(spec.graph, driver, by_edge) if holds else None
-    merger = Merger(spec.graph, store.replica, settings.workers, None if holds else driver, syncs, by_edge)
+    pulls = Contractions(spec.graph, driver, by_edge) if consistency.merges_whole_ticks else None
+    measured = None if consistency.merges_whole_ticks else driver
+    merger = Merger(spec.graph, store.replica, settings.workers, measured, syncs, by_edge)
     tick_ends = None
     if ticks is not None and isinstance(shape, Stages):
         owner = OwnerStages(shape.mini_batch, spec.program.types())
-        tick_ends = TickEnds(ticks, owner, store.ledger, store.replica, merger, pulls)
+        tick_ends = TickEnds(leases.epochs, owner, store.ledger, store.replica, merger, pulls)
     due = sampler(settings.spot_checks, environment.chance)
     trust = Trust(store, leases, workers, events, merger.group_of, due)
     recovery = Recovery(store, leases, failures, trust, moments, events)

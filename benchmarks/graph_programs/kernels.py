@@ -107,7 +107,7 @@ def generated(*, exact: bool) -> Callable[[dict[str, Array]], None]:
     """Return a call of the generated kernel."""
     shape = load(MF).shape
     assert isinstance(shape, Stages)
-    kernel = kernel_of(shape.mini_batch.stages[0], exact=exact)
+    kernel = kernel_of(shape.stages[0], exact=exact)
     call = module_of(kernel.text, "learn").kernel
     columns = {
         "at.loss": "loss", "item.bias": "item", "item.q": "q", "rating.weight": "weight", "user.bias": "user",

@@ -64,7 +64,8 @@ def infer(
     with user_traceback_shown(), restored_process_state():
         program, file = program_of(root)
         graph = _graph(program, tensors, read_local(root, fields=False), new)
-        made = replace(program, graph=lambda: graph, evaluate=None, early_stopping=None, keep=None).build(file)
+        program = replace(program, graph=lambda: graph, evaluate=None, early_stopping=None, keep=None)
+        made = program.build(file)
         if (wrong := next(nonfinite_fields(made), None)) is not None:
             raise ProgramError(f"gridml.infer got values that are not finite: {wrong}.")
         return _trained(program, made, passes)

@@ -160,12 +160,14 @@ class Engine:
 
         A component is a set of local vertices that edges connect. A batch has up to `size` vertices and consists of
         whole components. A component larger than `size` is trained in several batches; no push may end inside it, since
-        a lease never divides a component.
+        a lease never divides a component. Mini-batches cut by edges are trained one by one, whatever `size` is.
         """
         assert self.chunk is not None
         ends = self.chunk.ends
         if ends is None:
             return min(at + size, stop), True
+        if self.program.shape.edges is not None:
+            return min(int(ends[np.searchsorted(ends, at, side="right")]), stop), True
         until = min(at + size, stop)
         whole = int(ends[np.searchsorted(ends, until, side="right") - 1]) if ends[0] <= until else 0
         return (whole, True) if whole > at else (until, False)

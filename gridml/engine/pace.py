@@ -285,6 +285,8 @@ def used_settings(program: Program, workers: int, added: int = 0, *, adds: bool 
 
 def _batch(program: Program, used: UsedSettings) -> str:
     update = program.shape
+    if update.edges is not None:
+        return f"mini-batches of about {update.edges:,} edges"
     if update.batch is None:
         return "one vertex at a time"
     text = f"batch {used.batch:,}"
@@ -335,7 +337,8 @@ def _added(program: Program, used: UsedSettings) -> str:
 
 def _kept(program: Program, used: UsedSettings) -> str:
     """Return the reason, as text, why each of several workers has the program's full batch; "" if they share it."""
-    if used.workers == 1 or used.batch < (program.shape.batch or 1) or program.shape.batch in (None, 1):
+    whole = program.shape.batch
+    if used.workers == 1 or program.shape.edges is not None or whole in (None, 1) or used.batch < (whole or 1):
         return ""
     if program.normalises:
         return " (not shared: a layer normalises by its batch)"

@@ -56,6 +56,13 @@ class Edges:
     weight: Array | None = None  #: (m,)
     fields: Mapping[str, Array] = field(default_factory=dict)  #: (m, *shape) by further field
 
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """The number of edges of each vertex, int64 (n,)."""
+        if self.offsets is None:
+            return np.full(self.count, self.degree, np.int64)
+        return np.diff(self.offsets).astype(np.int64, copy=False)
+
     def places(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the positions of the edges of `rows` among all edges, in order. Not for a `constant` target."""
         return self._spans(rows)[0]

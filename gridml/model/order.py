@@ -96,7 +96,8 @@ class EpochOrder:
             )
         self._order = order  # unit numbers (vertex indices without `units`) in the order of training
         # The positions at which ranges may end, ascending: the end of each unit of `_order`, or of each mini-batch.
-        self._ends = None if ticks is None else ticks.ends
+        self.mini_batches = None if ticks is None else ticks.mini_batches(order)
+        self._ends = None if self.mini_batches is None else self.mini_batches.ends
         if units is not None:
             self._ends = np.cumsum(np.diff(units.offsets)[order])
 

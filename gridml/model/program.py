@@ -24,7 +24,7 @@ from gridml.model.layers import layers_of
 from gridml.model.order import Shuffle
 from gridml.model.schedule import Progress, Schedule, TorchSchedule, check_schedule, factor_of, linear_decay
 from gridml.model.stages import GlobalSync, MiniBatch, Stages
-from gridml.model.ticks import Ticks
+from gridml.model.ticks import Consistency, Ticks
 from gridml.model.update import Shape, Update, argument_hints, progress_place, vertex_class
 from gridml.model.vertex import Vertex, VertexType, describe, module, reachable
 from gridml.protocol.foreign import MAX_TRACEBACK_CHARS, described, printable
@@ -169,8 +169,8 @@ _STOPPING, _LOGGERS = 'gridml.early_stopping("loss")', 'a list of names, such as
 class Program:
     """A training program. `graph` and `evaluate` run on the submit host only, `update` on the workers.
 
-    `update` is f, or a list: f or a `MiniBatch` of compiled stages, and then what `global_sync` declares, which the
-    master calls after each pass. With a global_sync, passes do not overlap.
+    `update` is f, or a list: f or a `MiniBatch`, and then what `global_sync` declares, which the master calls after
+    each pass. With a global_sync, passes do not overlap.
 
     `evaluate` takes the vertex types that its annotations name and returns numbers (or lists of numbers) by name.
     `schedule` gives the learning-rate factor for the credited share of the run (0 to 1), or for a `gridml.Progress`:
@@ -263,8 +263,8 @@ class Program:
     @cached_property
     def shape(self) -> Shape:
         """f, or the stages that take its place."""
-        first = self._work[0]
-        return Stages(first) if isinstance(first, MiniBatch) else first
+        first: Update | MiniBatch = self._work[0]
+        return first if isinstance(first, Update) else first.update or Stages(first)
 
     @property
     def syncs(self) -> list[GlobalSync]:
@@ -276,16 +276,29 @@ class Program:
         """True if the end of a pass changes contexts, so that no pass may begin before it."""
         return bool(self.syncs) or any(of.accumulators for of in self.types().values())
 
-    @property
-    def slack(self) -> float:
-        """The number of mini-batches that a part of the data may be ahead of another within a pass (`MiniBatch`)."""
-        return self.shape.mini_batch.slack if isinstance(self.shape, Stages) else math.inf
+    @cached_property
+    def consistency(self) -> Consistency:
+        """How stale the values may be that f or the stages read."""
+        replicates = any(of.replicated for of in self.types().values())
+        is_sequential = self.ends_passes or not self.overlap
+        if not isinstance(self.shape, Stages):
+            return Consistency.of(replicates=replicates, is_sequential=is_sequential)
+        batch = self.shape.mini_batch
+        at_owner = bool(batch.at_owner)
+        return Consistency.of(replicates=replicates, slack=batch.slack, at_owner=at_owner, is_sequential=is_sequential)
 
-    def ticks(self, vertices: int) -> Ticks | None:
-        """Return how a pass over `vertices` is divided; None if workers do not wait for one another within a pass."""
-        if not isinstance(self.shape, Stages) or math.isinf(self.slack):
+    def division(self, graph: Graph) -> Ticks | None:
+        """Return how a pass is divided into mini-batches; None if workers cut them from their chunks. Raises
+        ProgramError as `driving` does."""
+        if not isinstance(self.shape, Stages):
             return None
-        return Ticks.of(vertices, self.shape.mini_batch.parts, self.shape.mini_batch.size)
+        batch, table = self.shape.mini_batch, graph.tables[self.driving(graph)]
+        if batch.edges is not None:
+            parts = batch.parts if self.consistency.waits else 1
+            return Ticks.by_edges(self.shape.edges_of(table), parts, batch.edges)
+        if not self.consistency.waits or batch.size is None:
+            return None
+        return Ticks.of(table.count, batch.parts, batch.size)
 
     def types(self) -> dict[str, VertexType]:
         """Return the type that f is called for and every type that it reaches, by name: along edges, or as contexts of
@@ -321,8 +334,8 @@ class Program:
         return made
 
     def _connect(self, graph: Graph) -> None:
-        """Make the edges along which stages reach their contexts. Raises ProgramError for a context that is not one
-        vertex."""
+        """Make the edges along which stages reach their contexts, and measure mini-batches. Raises ProgramError for a
+        context that is not one vertex."""
         of_stages = self.shape.contexts if isinstance(self.shape, Stages) else []
         for of in {of.name: of for of in (*of_stages, *(sync.context for sync in self.syncs))}.values():
             count = graph.tables[of.name].count if of.name in graph.tables else 0
@@ -331,9 +344,10 @@ class Program:
                     f"the graph has {count:,} {of.name} vertices, and a stage takes {of.name} as its context; expected "
                     f"one, added with g.add({of.name}, ...), or an edge that leads to those that are meant."
                 )
-        for of in of_stages:
-            if (driver := self.shape.driver.__name__) in graph.tables:
+        if isinstance(self.shape, Stages) and (driver := self.shape.driver.__name__) in graph.tables:
+            for of in of_stages:
                 graph.reach(driver, of)
+            self.shape.measure(graph.tables[driver])
 
     def driving(self, graph: Graph) -> str:
         """Return the name of the type that f runs on. Raises ProgramError if the graph has no such vertices, or none of
@@ -453,8 +467,3 @@ class Program:
     @cached_property
     def uses_torch(self) -> bool:
         return bool(self.modules)
-
-    @cached_property
-    def bsp(self) -> bool:
-        """True if nothing is replicated: then the program runs in supersteps (BSP) on a uniform partition."""
-        return not any(t.replicated for t in self.types().values())

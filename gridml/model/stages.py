@@ -15,12 +15,17 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from functools import cached_property
 from typing import Any, Generic, Literal, TypeVar, get_args, get_origin
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gridml.errors import ProgramError
+from gridml.model.graph import Table
+from gridml.model.ticks import Ticks
 from gridml.model.update import MAX_BATCH, Shape, Update, argument_hints
 from gridml.model.vertex import Vertex, VertexType, check_plain, describe, reachable
 
@@ -283,30 +288,37 @@ def global_sync(function: Callable[[Any], None], /) -> GlobalSync:
 
 @dataclass(frozen=True)
 class MiniBatch:
-    """Stages that a worker runs one after the other, on up to `size` vertices at a time.
+    """Stages that a worker runs one after the other, on a mini-batch of vertices at a time, or an f instead.
 
-    Vertices are drawn in a new order in each pass.
+    `MiniBatch([train], size=64)`, where `train` is under `gridml.update`, is the program with `train` itself and a
+    batch of 64; f is alone in its list, and has no option but `size`.
+
+    Vertices are drawn in a new order in each pass. A mini-batch has up to `size` vertices, or about `edges` edges, of
+    those that the exchanges look at, where some vertices have many more edges than others. Then a vertex counts as one
+    edge at least. Mini-batches have nearly equal sums, and a vertex with more edges is the last of its mini-batch. They
+    depend on the graph, the seed and the pass only; several workers do not share them, as they share those of `size`
+    vertices without `slack`.
 
     With a finite `slack` a pass is cut into `parts`, at most as many as workers are worth having, and each part into
     mini-batches. The t-th mini-batch of a part begins when all parts have completed t-slack-1: with slack 0 all parts
     go in step, and the result is the same, bit for bit, for any number of workers and whatever dies. A worker pushes
-    after each mini-batch, and those of a tick are merged together; so `size` should take seconds to train, not
+    after each mini-batch, and those of a tick are merged together; so one should take seconds to train, not
     milliseconds. Without `slack` workers never wait for one another within a pass.
 
-    `exact=True` forbids the compiler to change the order of sums, which it does to
-    vectorise them: compiled stages then compute what plain Python does, bit for bit. Raises ProgramError for invalid
-    options.
+    `exact=True` forbids the compiler to change the order of sums, which it does to vectorise them: compiled stages then
+    compute what plain Python does, bit for bit. Raises ProgramError for invalid options.
     """
 
-    stages: Sequence[ExchangeStage | ApplyStage]
-    size: int
+    stages: Sequence[ExchangeStage | ApplyStage | Update]
+    size: int | None = None
     slack: float = math.inf
     parts: int = 16
     exact: bool = False
     seed: int = 0  #: of the numbers that `gridml.uniform` draws
+    edges: int | None = None  #: of a mini-batch, in place of `size`
 
     def __post_init__(self) -> None:
-        kinds = (ExchangeStage, ApplyStage)
+        kinds = (ExchangeStage, ApplyStage, Update)
         if not isinstance(self.stages, list | tuple) or not self.stages:
             raise ProgramError(f"MiniBatch got {self.stages!r}; expected a list of stages, as in [learn].")
         given: Sequence[Any] = self.stages
@@ -314,13 +326,21 @@ class MiniBatch:
             if not isinstance(each, kinds):
                 named = each.name if isinstance(each, StageFunction) else getattr(each, "__name__", repr(each))
                 after = " What follows a pass stands behind the MiniBatch." * isinstance(each, GlobalSync)
-                after += " A function for torch stands in the program itself: [train]." * isinstance(each, Update)
                 raise ProgramError(
                     f"MiniBatch got {named} as a stage; expected functions under @gridml.exchange(over=...) or "
-                    f"@gridml.apply(...).{after}"
+                    f"@gridml.apply(...), or one under @gridml.update.{after}"
                 )
-        if type(self.size) is not int or not 1 <= self.size <= MAX_BATCH:
-            raise ProgramError(f"MiniBatch got size={self.size!r}; expected a number of vertices from 1 on.")
+        if (self.size is None) == (self.edges is None):
+            got = "neither size nor edges" if self.size is None else f"size={self.size!r} and edges={self.edges!r}"
+            raise ProgramError(
+                f"MiniBatch got {got}; expected one of them: size=, the vertices of a mini-batch, or edges=, about as "
+                f"many edges where some vertices have many more than others."
+            )
+        for name, counted, number in (("size", "vertices", self.size), ("edges", "edges", self.edges)):
+            if number is not None and (type(number) is not int or not 1 <= number <= MAX_BATCH):
+                raise ProgramError(
+                    f"MiniBatch got {name}={number!r}; expected a number of {counted} from 1 to {MAX_BATCH:,}."
+                )
         whole = type(self.slack) in (int, float) and self.slack >= 0 and (math.isinf(self.slack) or self.slack % 1 == 0)
         if not whole:
             raise ProgramError(
@@ -332,16 +352,60 @@ class MiniBatch:
             raise ProgramError(f"MiniBatch got seed={self.seed!r}; expected a whole number.")
         if type(self.exact) is not bool:
             raise ProgramError(f"MiniBatch got exact={self.exact!r}; expected True or False.")
+        for each in given:
+            if isinstance(each, Update):
+                self._check_alone(each)
+
+    def _check_alone(self, update: Update) -> None:
+        """Raise ProgramError for what an f cannot have. Its steps are those of its own optimisers or formulas, which
+        run once for a batch and change replicas in place: they have no sums that a stage before or after could share,
+        and a tick, which is merged in the order of parts, holds rows and no modules."""
+        if len(self.stages) > 1:
+            raise ProgramError(
+                f"MiniBatch got {update.name}, which is under @gridml.update, among {len(self.stages)} stages; "
+                f"expected it alone, as in MiniBatch([{update.name}], size=64), or compiled stages only: functions "
+                f"under @gridml.exchange and @gridml.apply."
+            )
+        usual = {each.name: each.default for each in fields(self) if each.name not in ("stages", "size")}
+        if given := [f"{name}={getattr(self, name)!r}" for name in usual if getattr(self, name) != usual[name]]:
+            raise ProgramError(
+                f"MiniBatch got {', '.join(given)} with {update.name}, which is under @gridml.update; expected size= "
+                f"alone: the rest is for compiled stages."
+            )
+        if update.batch not in (None, self.size):
+            raise ProgramError(
+                f"MiniBatch got size={self.size}, and {update.name} is under @gridml.update(batch={update.batch}); "
+                f"expected the same number."
+            )
+
+    @property
+    def update(self) -> Update | None:
+        """The f of a MiniBatch that has one instead of stages, with its batch. Raises ProgramError if f takes one
+        vertex at a time, and the mini-batch has more."""
+        first = self.stages[0]
+        if not isinstance(first, Update) or first.takes_batch:
+            return replace(first, batch=self.size) if isinstance(first, Update) else None
+        if self.size != 1:
+            raise ProgramError(
+                f"MiniBatch got size={self.size}, and {first.name} takes one vertex at a time; expected size=1, or a "
+                f"gridml.Batch of vertices as its first argument."
+            )
+        return first
+
+    @property
+    def compiled(self) -> list[ExchangeStage | ApplyStage]:
+        """The stages, in order; none if there is an f."""
+        return [each for each in self.stages if not isinstance(each, Update)]
 
     @property
     def on_workers(self) -> list[ExchangeStage | ApplyStage]:
         """The stages that workers run, in order."""
-        return [each for each in self.stages if not _is_at_owner(each)]
+        return [each for each in self.compiled if not _is_at_owner(each)]
 
     @property
     def at_owner(self) -> list[ApplyStage]:
         """The stages that the master runs at the end of a tick, in order."""
-        return [each for each in self.stages if isinstance(each, ApplyStage) and _is_at_owner(each)]
+        return [each for each in self.compiled if isinstance(each, ApplyStage) and _is_at_owner(each)]
 
 
 def _is_at_owner(stage: ExchangeStage | ApplyStage) -> bool:
@@ -355,15 +419,17 @@ class Stages(Shape):
 
     def __init__(self, mini_batch: MiniBatch) -> None:
         self.mini_batch = mini_batch
-        self.batch = mini_batch.size
-        self.function = mini_batch.stages[0].function
+        self.batch = mini_batch.size  #: vertices; if edges are counted, those of a typical one after `measure`
+        self.edges = mini_batch.edges
+        self.stages = mini_batch.compiled
+        self.function = self.stages[0].function
         # A tick is one mini-batch of each part, so that its bits depend on no number of workers.
-        self.shares_batch = math.isinf(mini_batch.slack)
+        self.shares_batch = math.isinf(mini_batch.slack) and self.edges is None
 
     @cached_property
     def driver(self) -> type[Vertex]:
         """The local type whose edges the stages look at. Raises ProgramError unless there is exactly one."""
-        over = list(dict.fromkeys(each.over for each in self.mini_batch.stages if isinstance(each, ExchangeStage)))
+        over = list(dict.fromkeys(each.over for each in self.stages if isinstance(each, ExchangeStage)))
         if len(over) != 1:
             raise ProgramError(
                 f"the exchanges of a MiniBatch look at {', '.join(each.__name__ for each in over) or 'nothing'}; "
@@ -371,10 +437,23 @@ class Stages(Shape):
             )
         if describe(over[0]).replicated:
             raise ProgramError(
-                f"{self.mini_batch.stages[0].name} looks at {over[0].__name__}, which is replicated; expected over= "
+                f"{self.stages[0].name} looks at {over[0].__name__}, which is replicated; expected over= "
                 f"the local type at which the edges start."
             )
         return over[0]
+
+    def edges_of(self, table: Table) -> NDArray[np.int64]:
+        """Return how many edges of each vertex of the driving type exchanges look at, int64 (vertices,)."""
+        names = {each.edge for each in self.stages if isinstance(each, ExchangeStage)}
+        edges: NDArray[np.int64] = np.sum([table.edges[name].lengths for name in names], axis=0, dtype=np.int64)
+        return edges
+
+    def measure(self, table: Table) -> None:
+        """Set `batch` to the vertices of a typical mini-batch, if it is edges that are counted. A worker, which has no
+        graph, does without: a chunk says where its mini-batches end."""
+        if self.edges is not None and table.count:
+            ticks = Ticks.by_edges(self.edges_of(table), 1, self.edges)
+            self.batch = -(-table.count // ticks.count)
 
     @cached_property
     def types(self) -> dict[str, VertexType]:
@@ -388,14 +467,14 @@ class Stages(Shape):
     @cached_property
     def contexts(self) -> list[VertexType]:
         """The types of contexts, in the order of their first use."""
-        found = [a.type for each in self.mini_batch.stages for a in each.arguments if a.part is Part.CONTEXT]
+        found = [a.type for each in self.stages for a in each.arguments if a.part is Part.CONTEXT]
         return list({of.name: of for of in found if of is not None}.values())
 
     @property
     def trained_by_edge(self) -> frozenset[str]:
         """As `Shape.trained_by_edge`: the types that a single stage takes, as the end of each edge. Where another stage
         takes them too, the sums over a vertex's edges may be what moves its rows."""
-        seen = [a for each in self.mini_batch.stages for a in each.arguments if a.type is not None]
+        seen = [a for each in self.stages for a in each.arguments if a.type is not None]
         return frozenset(
             a.type.name
             for a in seen
@@ -407,7 +486,7 @@ class Stages(Shape):
         self._check_owner()
         scanned = describe(self.driver)
         ends = {name: describe(scanned.target(name)) for name in scanned.edges}
-        for each in self.mini_batch.stages:
+        for each in self.stages:
             if isinstance(each, ExchangeStage):
                 if not ends[each.edge].replicated:
                     raise ProgramError(
@@ -437,9 +516,9 @@ class Stages(Shape):
                     f"{each.name} is applied at the owner of {each.over.__name__}, when all parts' mini-batches are "
                     f"merged, and workers do not wait for one another; give MiniBatch a slack, such as slack=0."
                 )
-        kinds = [_is_at_owner(each) for each in batch.stages]
+        kinds = [_is_at_owner(each) for each in self.stages]
         if True in kinds and False in kinds[kinds.index(True) :]:
-            late = batch.stages[kinds.index(False, kinds.index(True))]
+            late = self.stages[kinds.index(False, kinds.index(True))]
             raise ProgramError(
                 f"{late.name} comes after {batch.at_owner[0].name}, which is applied at the owner and ends a "
                 f"mini-batch; expected the stages at the owner last."

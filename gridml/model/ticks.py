@@ -1,9 +1,17 @@
-"""Parts and ticks: how a pass over the data is divided where workers wait for one another.
+"""Consistency, parts and ticks: how stale a read may be, and how a pass is divided into mini-batches for that.
+
+A program has one consistency. A read of what others train is bounded by passes (BSP: it sees what the last pass left),
+by ticks within a pass (slack), or by nothing. The rest of gridml asks `Consistency` what follows from that: whether
+passes overlap, whether leases are granted ahead, whether pushes wait for their tick.
 
 The positions of a pass are divided into parts, and each part into as many mini-batches as every other. Tick t is the
 t-th mini-batch of every part. With slack s the t-th mini-batch of a part begins only when all parts have completed
 t-s-1 (stale synchronous parallel, Ho et al., NIPS 2013, with clocks of parts). Clocks belong to parts and not to
 workers, so that a worker's death stops no clock: another worker trains the part's next mini-batch.
+
+Mini-batches have equally many vertices, or nearly equally many edges. Then a vertex counts as its edges, but as one at
+least, and as the edges that are asked for at most: so a mini-batch has no more vertices than these, and a vertex with
+more edges than these is the last of its mini-batch.
 """
 
 from __future__ import annotations
@@ -11,46 +19,74 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 
-@dataclass(frozen=True)
-class Ticks:
-    """The mini-batches of every pass of a run, a pure function of these numbers."""
+class ReadBound(Enum):
+    """The unit in which the staleness of a read is bounded."""
 
-    vertices: int  #: positions in a pass
-    parts: int  #: from 1 to `vertices`
-    count: int  #: mini-batches of each part in a pass; each has at least one vertex
+    PASS = "pass"  #: nothing is replicated: f reads its neighbours as the last pass left them (supersteps, BSP)
+    TICKS = "ticks"  #: a mini-batch reads a replica that lacks `slack` ticks at most
+    NONE = "none"  #: workers never wait for one another within a pass
+
+
+@dataclass(frozen=True)
+class Consistency:
+    """How stale the values may be that f, or a stage, reads."""
+
+    bound: ReadBound
+    slack: float = math.inf  #: ticks that a part may be ahead of another; infinity unless ticks are the bound
+    #: the pushes of a tick are merged together, in the order of parts, so that a replica has whole ticks
+    merges_whole_ticks: bool = False
+    #: a pass begins when the one before is credited and merged, so that it reads all of that
+    is_sequential: bool = False
 
     @staticmethod
-    def of(vertices: int, parts: int, size: int) -> Ticks:
-        """Return the ticks of `vertices` in up to `parts` parts, with mini-batches of up to `size` vertices. Where a
-        part lacks one vertex of as many mini-batches of one vertex, the larger parts have one mini-batch of two."""
-        parts = max(1, min(parts, vertices))
-        largest = math.ceil(vertices / parts)
-        return Ticks(vertices, parts, max(1, min(math.ceil(largest / size), vertices // parts)))
-
-    @cached_property
-    def ends(self) -> NDArray[np.int64]:
-        """The position at which each mini-batch ends, int64 (parts * count,): those of part 0, of part 1, and so on."""
-        starts = np.arange(self.parts + 1, dtype=np.int64) * self.vertices // self.parts
-        steps = np.arange(1, self.count + 1, dtype=np.int64)
-        ends: NDArray[np.int64] = (starts[:-1, None] + np.diff(starts)[:, None] * steps // self.count).reshape(-1)
-        return ends
+    def of(
+        *, replicates: bool, slack: float = math.inf, at_owner: bool = False, is_sequential: bool = False
+    ) -> Consistency:
+        """Return the consistency of a program. `replicates`: it has a replicated type. `at_owner`: stages read the sums
+        of a tick at its end. `is_sequential`: the program wants its passes one after the other, whatever the bound."""
+        if not replicates:
+            return Consistency(ReadBound.PASS, is_sequential=True)
+        if math.isinf(slack):
+            return Consistency(ReadBound.NONE, is_sequential=is_sequential)
+        return Consistency(ReadBound.TICKS, slack, merges_whole_ticks=slack == 0 or at_owner, is_sequential=True)
 
     @property
+    def is_bsp(self) -> bool:
+        """True if a program runs in supersteps, on a uniform partition."""
+        return self.bound is ReadBound.PASS
+
+    @property
+    def waits(self) -> bool:
+        """True if workers wait for one another within a pass: a lease is one mini-batch, which its clock lets begin."""
+        return self.bound is ReadBound.TICKS
+
+    @property
+    def grants_ahead(self) -> bool:
+        """True if a worker can get its next lease while it trains one. Where staleness is bounded, the chunk of the
+        next depends on the last."""
+        return self.bound is ReadBound.NONE
+
+
+@dataclass(frozen=True, eq=False)
+class MiniBatches:
+    """The mini-batches of one pass."""
+
+    ends: NDArray[np.int64]  #: (parts * count,) the position at which each ends: those of part 0, of part 1, and so on
+    count: int  #: mini-batches of each part
+
+    @cached_property
     def borders(self) -> tuple[int, ...]:
         """The positions at which two parts meet."""
         return tuple(self._ends[self.count - 1 : -1 : self.count])
-
-    @property
-    def largest(self) -> int:
-        """Vertices of the largest mini-batch."""
-        return int(np.diff(self.ends, prepend=0).max())
 
     def place(self, position: int) -> tuple[int, int]:
         """Return (part, tick) of a position in the pass."""
@@ -68,11 +104,71 @@ class Ticks:
     def clocks(self, uncredited: Iterable[int]) -> list[int]:
         """Return how many mini-batches of each part are complete. `uncredited` are the starts of the ranges that are
         not credited; a part's mini-batches are credited in order, each at once."""
-        clocks = [self.count] * self.parts
+        clocks = [self.count] * (len(self._ends) // self.count)
         for position in uncredited:
             part, tick = self.place(position)
             clocks[part] = min(clocks[part], tick)
         return clocks
+
+
+@dataclass(frozen=True)
+class Ticks:
+    """The division of every pass of a run into mini-batches."""
+
+    vertices: int  #: positions in a pass
+    parts: int  #: from 1 to `vertices`
+    count: int  #: mini-batches of each part in a pass; each has at least one vertex
+    largest: int  #: vertices that a mini-batch has at most
+    edges: int | None = None  #: of a mini-batch, about, if edges are counted
+    #: what each vertex counts, int32 (vertices,) by vertex: mini-batches then have nearly equal sums; None: all alike
+    work: NDArray[np.int32] | None = field(default=None, compare=False, repr=False)
+
+    @staticmethod
+    def of(vertices: int, parts: int, size: int) -> Ticks:
+        """Return the ticks of `vertices` in up to `parts` parts, with mini-batches of up to `size` vertices. Where a
+        part lacks one vertex of as many mini-batches of one vertex, the larger parts have one mini-batch of two."""
+        parts = max(1, min(parts, vertices))
+        largest = math.ceil(vertices / parts)
+        count = max(1, min(math.ceil(largest / size), vertices // parts))
+        return Ticks(vertices, parts, count, math.ceil(largest / count))
+
+    @staticmethod
+    def by_edges(edges: NDArray[Any], parts: int, wanted: int) -> Ticks:
+        """Return the ticks of vertices with `edges`, integers (vertices,), in up to `parts` parts, with mini-batches of
+        about `wanted` edges, and fewer vertices each."""
+        vertices, work = len(edges), np.clip(edges, 1, wanted).astype(np.int32)
+        parts, total = max(1, min(parts, vertices)), int(work.sum(dtype=np.int64))
+        count = max(1, min(math.ceil(total / (parts * wanted)), vertices // parts))
+        return Ticks(vertices, parts, count, min(vertices, math.ceil(total / (parts * count))), wanted, work)
+
+    def facts(self, consistency: Consistency) -> dict[str, Any]:
+        """Return the facts, as JSON by name, without which a run would have other mini-batches, or clocks."""
+        slack = consistency.slack if consistency.waits else None
+        facts = {"slack": slack, "parts": self.parts, "mini-batches": self.count, "edges": self.edges}
+        return {name: fact for name, fact in facts.items() if fact is not None}
+
+    def mini_batches(self, order: NDArray[np.int64]) -> MiniBatches:
+        """Return the mini-batches of the pass that has vertices in this `order` (vertices,)."""
+        if self.work is not None:
+            return MiniBatches(_equal_sums(self.work[order], self.parts * self.count), self.count)
+        starts = np.arange(self.parts + 1, dtype=np.int64) * self.vertices // self.parts
+        steps = np.arange(1, self.count + 1, dtype=np.int64)
+        ends: NDArray[np.int64] = (starts[:-1, None] + np.diff(starts)[:, None] * steps // self.count).reshape(-1)
+        return MiniBatches(ends, self.count)
+
+
+def _equal_sums(work: NDArray[np.int32], pieces: int) -> NDArray[np.int64]:
+    """Return the ends of consecutive `pieces` of `work`, int32 (n,) of numbers from 1 on, with nearly equal sums.
+
+    Piece i ends with the element that brings the sum to i+1 shares of the whole, so no piece exceeds a share by more
+    than its last element. Where an element is larger than a share, the pieces behind it have one element each until
+    they are as far.
+    """
+    sums, at = np.cumsum(work, dtype=np.int64), np.arange(pieces)
+    shares = -(-(at + 1) * int(sums[-1]) // pieces)
+    ends = np.searchsorted(sums, shares) + 1
+    ends = np.maximum.accumulate(ends - at) + at
+    return np.minimum(ends, len(work) - at[::-1]).astype(np.int64)
 
 
 def may_begin(clocks: Sequence[int], part: int, tick: int, slack: int) -> tuple[bool, str]:

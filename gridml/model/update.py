@@ -37,6 +37,7 @@ class Shape(ABC):
     drop_last: bool
     accumulate: int
     keeps_rate: bool  #: smaller batches of several workers have the program's learning rates
+    edges: int | None = None  #: mini-batches have about as many edges, whatever `batch` is; None: `batch` vertices
     shares_batch: bool = False  #: a batch is no step: workers may cut it, whatever its vertices train
 
     @property
@@ -74,6 +75,16 @@ class Update(Shape):
     #: the position of f's `Progress` argument, None without one; set by `_signature`
     _progress_at: int | None = field(default=None, init=False)
 
+    @property
+    def name(self) -> str:
+        return str(getattr(self.function, "__name__", "update"))
+
+    @property
+    def takes_batch(self) -> bool:
+        """True if f is called for a batch of vertices. Raises ProgramError if its first annotation cannot be read."""
+        hints = argument_hints(self.function, self.name) if self.batch is None else {}
+        return self.batch is not None or typing.get_origin(next(iter(hints.values()), None)) is Batch
+
     def __call__(self, *args: Any) -> None:
         self.function(*args)
 
@@ -93,7 +104,7 @@ class Update(Shape):
 
     @cached_property
     def _signature(self) -> tuple[type[Vertex], list[Parameter]]:
-        name = getattr(self.function, "__name__", "update")
+        name = self.name
         hints = argument_hints(self.function, name)
         check_plain(self.function, name)
         self._progress_at = progress_place(hints, name)

@@ -174,11 +174,11 @@ def flops_per_vertex(program: Program, chunk: Chunk, state: ReplicaState) -> flo
 def first_chunk(program: Program, graph: Graph, count: int) -> Chunk:
     """Return the chunk of the first `count` vertices, extended to whole connected components."""
     driver = program.shape.driver.__name__
-    parts = None if program.bsp else components(graph)
+    parts = None if program.consistency.is_bsp else components(graph)
     units = None if parts is None else parts.units[driver]
     order = EpochOrder(graph.tables[driver].count, 0, 0, "none", units)
     stop = order.boundary(count)
-    return cut(graph, driver, order.vertices(0, stop), order.ends(0, stop), parts, bsp=program.bsp)
+    return cut(graph, driver, order.vertices(0, stop), order.ends(0, stop), parts, bsp=program.consistency.is_bsp)
 
 
 def start_engine(

@@ -92,7 +92,7 @@ class Chunks:
             order.vertices(lease.start, lease.stop),
             order.ends(lease.start, lease.stop),
             self._epochs.components,
-            bsp=self._spec.program.bsp,
+            bsp=self._spec.program.consistency.is_bsp,
             held=held,
         )
 

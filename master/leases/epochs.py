@@ -18,7 +18,7 @@ from gridml.errors import ProgramError
 from gridml.model.graph import components
 from gridml.model.order import EpochOrder
 from gridml.model.program import EarlyStopping
-from gridml.model.ticks import Ticks, may_begin
+from gridml.model.ticks import MiniBatches, Ticks, may_begin
 from master.state.spans import Span
 from master.store.ledger import Ledger
 from master.store.settings import SizeSettings
@@ -174,23 +174,31 @@ class Epochs:
         program, graph = spec.program, spec.graph
         self.driver = program.driving(graph)
         self.vertex_count = graph.tables[self.driver].count  # driving vertices in an epoch
-        self.components = None if program.bsp else components(graph)
+        self.components = None if program.consistency.is_bsp else components(graph)
         self._units = None if self.components is None else self.components.units[self.driver]
         self._parts = None if spec.placement is None else spec.placement.parts
-        self.ticks = program.ticks(self.vertex_count)  #: None unless workers wait for one another within a pass
-        # Parts with clocks are cut equally from the positions of an epoch, in the order of a placement if there is one.
-        if self.ticks is not None:
-            ledger.divide(self.ticks.borders)
-        elif spec.placement is not None:
-            ledger.divide(spec.placement.borders)
+        self._division = program.division(graph)
+        if self._division is not None and self._units is not None:
+            raise ProgramError(
+                f"{self.driver} vertices are connected by edges to local vertices, which mini-batches with slack= or "
+                f"edges= would cut apart. Leave out these edges, or slack= and edges=."
+            )
+        #: None unless workers wait for one another within a pass
+        self.ticks = self._division if program.consistency.waits else None
         self._spec = spec
+        self._orders: dict[int, EpochOrder] = {}
+        # Parts with clocks are cut from the positions of an epoch, in the order of a placement if there is one.
+        if self.ticks is not None:
+            ledger.divide(lambda epoch: self.mini_batches(epoch).borders)
+        elif spec.placement is not None:
+            borders = spec.placement.borders
+            ledger.divide(lambda _: borders)
         self._ledger = ledger
         self.epochs_requested = spec.epochs  # upper bound; early stopping can end the run sooner
         self._stopping = None if program.early_stopping is None else EarlyStopper(program.early_stopping, ledger)
         # Positions of an epoch before `trained` are trained, in batches of at least `min_batch` vertices. Positions
         # from `trained` on (an incomplete last batch with drop_last) are credited without training.
         self.trained, self.min_batch = self._batches()
-        self._orders: dict[int, EpochOrder] = {}
         self._changes_local = bool(graph.mutable_columns())  # f changes local vertices, or stages their edges
         if self._units is not None and chunk is not None and self._units.largest > chunk:
             raise ProgramError(
@@ -245,7 +253,7 @@ class Epochs:
         """Return the end of a lease of about `size` vertices at the beginning of a span. It cuts no component, and
         leaves no rest that is too small to lease. Where workers wait for one another it is one mini-batch."""
         if self.ticks is not None:
-            return self.ticks.stop(span.start)
+            return self.mini_batches(span.epoch).stop(span.start)
         stop = self.order(span.epoch).boundary(min(span.start + size, span.stop))
         # Parts of a placed graph do not end at a multiple of the batch; a short rest would become a lease of its own.
         crumb = self._parts is not None and span.stop - stop < self._spec.program.shape.window
@@ -266,9 +274,15 @@ class Epochs:
                 self._spec.shuffle,
                 self._units,
                 self._parts,
-                self.ticks,
+                self._division,
             )
         return self._orders[epoch]
+
+    def mini_batches(self, epoch: int) -> MiniBatches:
+        """Return the mini-batches of an epoch. Only for a program whose mini-batches do not depend on workers."""
+        made = self.order(epoch).mini_batches
+        assert made is not None, "no worker cuts mini-batches of its own"
+        return made
 
     def vertices(self, epoch: int, start: int, stop: int) -> Ids:
         """Return the driving vertices of a range, in the order of training."""
@@ -277,14 +291,14 @@ class Epochs:
     def cuts_component(self, epoch: int, position: int) -> str | None:
         """Return the reason why credit must not end at a position; None if it is allowed to."""
         whole = self.order(epoch).boundary(position)
-        what = "component" if self.ticks is None else "mini-batch"
+        what = "mini-batch" if self._units is None else "component"
         return None if whole == position else f"a push up to {position} cuts the {what} that ends at {whole}"
 
     def ready(self, epoch: int) -> tuple[list[Span], str]:
         """Return (the free ranges of an epoch whose first mini-batch may begin, those of the slowest parts first; why
         there is none)."""
         assert self.ticks is not None, "workers wait for one another only with ticks"
-        ticks, slack = self.ticks, self._spec.program.slack
+        ticks, slack = self.mini_batches(epoch), self._spec.program.consistency.slack
         spans = [span for span in self._ledger.spans if span.epoch == epoch]
         leased = [lease.upto for lease in self._ledger.leases if lease.epoch == epoch and lease.left]
         clocks = ticks.clocks([*(span.start for span in spans), *leased])
@@ -319,9 +333,7 @@ class Epochs:
     def is_sequential(self) -> bool:
         """True if an epoch opens only after the one before is closed: fully credited, and flushed by its merge rules.
         The reply with the first lease of an epoch then brings the version at that close, or a later one."""
-        program = self._spec.program
-        waits = self.ticks is not None
-        return program.bsp or self._changes_local or program.ends_passes or not program.overlap or waits
+        return self._spec.program.consistency.is_sequential or self._changes_local
 
     def is_followed(self, epoch: int) -> bool:
         """Return whether vertices of the next epoch can be trained before this one ends."""
@@ -333,7 +345,7 @@ class Epochs:
         """Return whether the next epoch can open. At most two are open at once; one if epochs are sequential."""
         if self._stopping is not None and not self._stopping.can_follow(newest, self.is_evaluated):
             return False
-        bsp = self._spec.program.bsp
+        bsp = self._spec.program.consistency.is_bsp
         # The next epoch's chunks must hold the local vertices as this epoch leaves them (with BSP: after its patches
         # are in the files), and evaluate must read them before they change again.
         if self._changes_local:

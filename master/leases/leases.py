@@ -56,7 +56,7 @@ class Leases:
     def ahead(self) -> bool:
         """True if a worker can get its next lease while it trains one; not where a chunk depends on the last one, with
         BSP or finite slack."""
-        return not self._spec.program.bsp and self.epochs.ticks is None
+        return self._spec.program.consistency.grants_ahead
 
     def _is_early(self, record: WorkerRecord, sync: Sync) -> bool:
         """Return whether the next lease is better granted later, because rows of array fields come with a grant and

@@ -75,7 +75,7 @@ def unfollowed_edges(program: Program, graph: Graph, followed: Collection[str]) 
     `followed` names the edges whose index f used. Without the index, row i of the Batch looks like the target of the
     driver's row i (the driver is the vertices that f runs on), but it is not.
     """
-    update = program.update
+    update = program.shape
     if not isinstance(update, Update) or update.batch is None:
         return
     driver = update.driver.__name__
@@ -94,7 +94,7 @@ def dominant_component(program: Program, graph: Graph, driver: str) -> Iterator[
     """Yield a warning if edges between local vertices connect most of the vertices that f runs on. Connected vertices
     are trained by one worker at a time, in the same order in every epoch."""
     count = graph.tables[driver].count
-    parts = None if program.bsp or count < MIN_VERTICES else components(graph)
+    parts = None if program.consistency.is_bsp or count < MIN_VERTICES else components(graph)
     if parts is None:
         return
     largest = int(np.bincount(parts.label[driver]).max())

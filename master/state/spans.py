@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from master.state.failures import Failed, open_failures
@@ -49,6 +49,7 @@ class Delay:
 
 
 Key = tuple[int, int]  # (epoch, start)
+Borders = Callable[[int], Sequence[int]]
 
 
 def _key(span: Span) -> Key:
@@ -58,13 +59,14 @@ def _key(span: Span) -> Key:
 class FreeSpans:
     """The free spans: disjoint, ordered by epoch and start. A change costs a binary search and a shift of the list.
 
-    A placed graph is divided into parts. `borders` are the positions, the same in every epoch, at which one part ends
-    and the next begins. A span that crosses a border is cut there, so each free span belongs to one part.
+    A placed graph is divided into parts. `borders(epoch)` returns the positions at which one part ends and the next
+    begins, ascending and equally many in every epoch. A span that crosses a border is cut there, so each free span
+    belongs to one part.
     """
 
-    def __init__(self, spans: Iterable[Span], borders: Sequence[int] = ()) -> None:
+    def __init__(self, spans: Iterable[Span], borders: Borders | None = None) -> None:
         self.spans = sorted(spans, key=_key)  # changed only by `add` and `remove`, which keep the counts below exact
-        self._borders = borders  # ascending
+        self._borders = borders
         self._counts: Counter[int] = Counter()  # free vertices by epoch
         self._left: Counter[int] = Counter()  # free vertices by part; empty without borders
         for span in self.spans:
@@ -84,16 +86,20 @@ class FreeSpans:
 
     def left(self) -> list[int]:
         """Return the free vertices of all epochs, by part."""
-        return [self._left[part] for part in range(len(self._borders) + 1)]
+        return [self._left[part] for part in range(len(self._of(0)) + 1)]
 
     def _count(self, span: Span, sign: int) -> None:
         self._counts[span.epoch] += sign * span.count
-        if self._borders:
-            self._left[bisect_right(self._borders, span.start)] += sign * span.count
+        if borders := self._of(span.epoch):
+            self._left[bisect_right(borders, span.start)] += sign * span.count
+
+    def _of(self, epoch: int) -> Sequence[int]:
+        return () if self._borders is None else self._borders(epoch)
 
     def _inside(self, span: Span) -> Sequence[int]:
         """Return the borders strictly inside a span."""
-        return self._borders[bisect_right(self._borders, span.start) : bisect_left(self._borders, span.stop)]
+        borders = self._of(span.epoch)
+        return borders[bisect_right(borders, span.start) : bisect_left(borders, span.stop)]
 
     def _pieces(self, span: Span) -> Iterator[Span]:
         """Yield the pieces of a span, cut at the borders inside it."""
@@ -125,15 +131,15 @@ class FreeSpans:
         failures and are not isolated."""
         if span.count <= 0:
             return
-        if self._borders and self._inside(span):
+        if self._inside(span):
             for piece in self._pieces(span):
                 self.join(piece)
             return
-        at = bisect_left(self.spans, _key(span), key=_key)
+        at, borders = bisect_left(self.spans, _key(span), key=_key), self._of(span.epoch)
         for other in self.spans[max(0, at - 1) : at + 1]:
             alike = other.epoch == span.epoch and other.failed == span.failed and not other.isolated
             meets = max(other.start, span.start)
-            if alike and meets in (other.stop, span.stop) and meets not in self._borders:
+            if alike and meets in (other.stop, span.stop) and meets not in borders:
                 self.remove(other)
                 span = replace(span, start=min(span.start, other.start), stop=max(span.stop, other.stop))
         self.add(span)

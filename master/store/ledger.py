@@ -22,7 +22,7 @@ from gridml.protocol.messages import Logged
 from gridml.protocol.payload import network_disk
 from master.state.failures import Failed, open_failures
 from master.state.lease_records import LeaseState, LeaseTable
-from master.state.spans import FreeSpans, Span
+from master.state.spans import Borders, FreeSpans, Span
 from master.store.credits import (
     Credited,
     RollbackPoint,
@@ -56,7 +56,7 @@ class Ledger(LedgerFile, WorkerRows, TickRows):
     """One run's ledger, open for writing by one master."""
 
     def __init__(self, path: Path, *, shared_disk: bool, create: bool = False, durable: bool = True) -> None:
-        self._borders: tuple[int, ...] = ()  # positions at which parts meet, the same in every epoch
+        self._borders: Borders | None = None  # positions at which parts meet, by epoch
         super().__init__(path, shared_disk=shared_disk, create=create, durable=durable)
 
     @classmethod
@@ -257,9 +257,10 @@ class Ledger(LedgerFile, WorkerRows, TickRows):
         """Drop the metrics of an epoch, so that it is evaluated again."""
         self._db.execute("UPDATE epochs SET metrics = NULL, metrics_crc32 = NULL WHERE epoch = ?", (epoch,))
 
-    def divide(self, borders: Sequence[int]) -> None:
-        """Cut free spans, now and later, at the positions at which parts meet. Call before the first transaction."""
-        self._borders = tuple(borders)
+    def divide(self, borders: Borders) -> None:
+        """Cut free spans, now and later, at the positions at which parts meet in an epoch. Call before the first
+        transaction."""
+        self._borders = borders
         self.free_spans = FreeSpans(self.spans, self._borders)
 
     def free(self, span: Span) -> None:

@@ -93,7 +93,7 @@ def shuffle_of(program: Program, graph: Graph) -> Shuffle:
     """Return the order in which an epoch visits the vertices: the program's, or the default for its graph."""
     if program.shuffle is not None:
         return program.shuffle
-    if program.bsp:
+    if program.consistency.is_bsp:
         return "none"
     return "all" if all(table.type.modules for table in graph.replicated) else "block"
 
@@ -111,18 +111,18 @@ def identity(spec: RunSpec) -> dict[str, Any]:
         "order": {
             "driver": program.shape.driver.__name__,
             "shuffle": spec.shuffle,
-            "supersteps": program.bsp,
+            "supersteps": program.consistency.is_bsp,
             "overlap": program.overlap,
             "placed": None if spec.placement is None else spec.placement.sha256,
             **{name: getattr(spec.settings, name) for name in FIXED},
-            **_ticks(program, graph),
+            **_division(program, graph),
         },
     }
 
 
-def _ticks(program: Program, graph: Graph) -> dict[str, Any]:
-    ticks = program.ticks(graph.tables[program.driving(graph)].count)
-    return {} if ticks is None else {"slack": program.slack, "parts": ticks.parts, "mini-batches": ticks.count}
+def _division(program: Program, graph: Graph) -> dict[str, Any]:
+    division = program.division(graph)
+    return {} if division is None else division.facts(program.consistency)
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

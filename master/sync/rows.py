@@ -241,8 +241,9 @@ class RowSupply:
 
     def _used(self, lease: LeaseState, upto: int) -> Touched:
         """Return the rows for all batches of a lease that begin at or after its last credit and before `upto`."""
-        # The last of these batches ends at or before `end` (`next_batch`).
-        end = upto + (self._spec.program.shape.batch or 1) + self._leases.epochs.min_batch
+        # The last of these batches ends at or before `end` (`next_batch`; `Engine.batch_end` for those cut by edges).
+        epochs = self._leases.epochs
+        end = epochs.order(lease.epoch).boundary(upto + (self._spec.program.shape.batch or 1) + epochs.min_batch)
         if not lease.cut.touched or (end >= lease.stop and lease.upto == lease.start) or not self._piecewise:
             return self._rows(lease)
         vertices = self._leases.epochs.vertices(lease.epoch, lease.upto, min(end, lease.stop))
@@ -258,8 +259,7 @@ class RowSupply:
     def _piecewise(self) -> bool:
         """True if a lease's rows are sent piece by piece. False if a lease is one mini-batch, and if f reaches rows
         from other local vertices, so that the rows of a range are unknown."""
-        epochs = self._leases.epochs
-        return not self._spec.program.bsp and epochs.components is None and epochs.ticks is None
+        return self._leases.ahead and self._leases.epochs.components is None
 
     def _rows(self, lease: LeaseState) -> Touched:
         """Return all rows that a lease's chunk touches."""

@@ -25,6 +25,7 @@ from gridml.model.ticks import Ticks
 from gridml.model.vertex import VertexType
 from gridml.protocol.messages import Push
 from gridml.protocol.push import Ids, ReplicaPart, RowValues, VertexKey
+from master.leases.epochs import Epochs
 from master.state.lease_records import LeaseState
 from master.store.ledger import Ledger
 from master.store.replica import Replica
@@ -117,7 +118,7 @@ class TickEnds:
 
     def __init__(
         self,
-        ticks: Ticks,
+        epochs: Epochs,
         owner: OwnerStages,
         ledger: Ledger,
         replica: Replica,
@@ -128,12 +129,17 @@ class TickEnds:
         self.holds = pulls is not None
         self._pulls = pulls
         self._measured: tuple[Tick, int] | None = None  # the tick, and its version, after which `_pulls` was left
-        self._ticks = ticks
+        self._epochs = epochs
         self._owner = owner
         self._ledger = ledger
         self._replica = replica
         self._merger = merger
         self._is_ready = False
+
+    @property
+    def _ticks(self) -> Ticks:
+        assert self._epochs.ticks is not None, "only ticks end"
+        return self._epochs.ticks
 
     def others(self, base: int) -> int:
         """Return the vertices that were merged after version `base`."""
@@ -146,7 +152,7 @@ class TickEnds:
         """Record a push that is credited now, with its rows and their `base` if it is held. Its steps count by `scale`
         (the gate's decision). Return the ids of the rows that are held, by type."""
         self._prepare()
-        part, tick = self._ticks.place(lease.start)
+        part, tick = self._epochs.mini_batches(lease.epoch).place(lease.start)
         rows = dict(rows) if self.holds else {}
         before = {name: RowValues(each.ids, base.rows(name, each.ids)) for name, each in rows.items()}
         taken = TickPush(push.base, push.vertices, scale, rows, before)

@@ -28,6 +28,7 @@ from master.simulation.world import World, play_scenario
 from master.store.credits import rollback_points
 from master.store.reader import opened
 from master.store.settings import Settings
+from master.store.spec import RunSpec, differences, identity
 from master.takeover import rollback
 from master.views.report import report
 from remote.stepped import Trainer
@@ -41,15 +42,17 @@ ENDINGS = {
     "factors": ("size=16, exact=True", "size=16, exact=True, slack={}, parts=4"),
     "slopes": ("slack=0, parts=4", "slack={}, parts=4"),
     "topics": ("size=", "slack={}, parts=4, size="),
+    "topics by edges": ("size=8", "slack={}, parts=4, edges=90"),
 }
 
 
 def written(folder: Path, name: str, slack: float) -> Path:
     """Write a program of the tests with this slack, on 4 parts."""
     before, after = ENDINGS[name]
-    text = (PROGRAMS / f"{name}.py").read_text()
+    file = f"{name.split()[0]}.py"
+    text = (PROGRAMS / file).read_text()
     assert before in text
-    path = folder / f"{name}.py"
+    path = folder / file
     path.write_text(text.replace(before, after.format("float('inf')" if slack == np.inf else slack)))
     return path
 
@@ -74,6 +77,7 @@ def state(root: Path, *fields: str) -> dict[str, bytes]:
 
 
 HOME = {"factors": ["User.p"], "slopes": ["Sample.score"], "topics": ["Text:words.topic"]}
+HOME["topics by edges"] = HOME["topics"]
 
 
 @cache
@@ -121,7 +125,7 @@ def test_real_workers_that_are_killed_end_with_the_bits_of_simulated_ones(
     verify_ticks(tmp_path / "run", 0)
 
 
-@pytest.mark.parametrize(("name", "slack"), [("factors", 2), ("topics", 1), ("slopes", 1)])
+@pytest.mark.parametrize(("name", "slack"), [("factors", 2), ("topics by edges", 1), ("slopes", 1)])
 def test_the_bound_holds_whatever_dies(name: str, slack: int, tmp_path: Path) -> None:
     root = tmp_path / "run"
     world = play(written(tmp_path, name, slack), root, troubled(5, 3), 5)
@@ -140,6 +144,42 @@ def test_the_bound_holds_where_vertices_are_placed(slack: int, tmp_path: Path) -
         assert ledger.execute("SELECT 1 FROM events WHERE topic = 'placement'").fetchone()
         (parts,) = ledger.execute("SELECT 1 + max(part) FROM ticks").fetchone()
     assert verify_ticks(root, slack).ahead == slack and parts == 4  # three workers are three parts of a placement
+
+
+def test_mini_batches_of_as_many_edges_are_no_matter_of_leases_without_slack(tmp_path: Path) -> None:
+    file = written(tmp_path, "topics by edges", np.inf)
+    results = []
+    for number, (chunk, every) in enumerate([(None, None), (7, None), (None, 2)]):
+        root = tmp_path / f"run{number}"
+        settings = Settings(file, "simulated", 1, seed=1, chunk=chunk, push_every=every)
+        play_scenario(settings, Scenario(Steady(1), COSTS), root, trainer=Trainer(file, COSTS, 1))
+        results.append(state(root, *HOME["topics"]))
+        order = EpochOrder(120, 1, 4, "block", ticks=load(file).division(load(file).build(file)))
+        with opened(root) as ledger:
+            stops = [stop for (stop,) in ledger.execute("SELECT stop FROM credits WHERE epoch = 4")]
+        assert order.mini_batches is not None and {*stops} <= {*order.mini_batches.ends.tolist()}
+    assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.parametrize("seed", first(1, [1, 2]))
+def test_mini_batches_of_as_many_edges_are_exact_without_slack_whatever_dies(seed: int, tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    world = play(written(tmp_path, "topics by edges", np.inf), root, troubled(5, seed), 5, spot_checks=0.2 * (seed % 2))
+    assert world.pool.tally.kills > 3 and world.masters > 1
+    _, tensors = bundle.decode((root / "final.safetensors").read_bytes())
+    topic, visits = (np.load(root / "fields" / f"Text:words.{name}.npy") for name in ("topic", "visits"))
+    assert (visits == 5).all() and tensors["Word/count"].sum() == len(topic)
+    np.testing.assert_array_equal(tensors["Corpus/count"][0], np.bincount(topic, minlength=8))
+
+
+@pytest.mark.parametrize("slack", [0, np.inf])
+def test_a_run_with_other_edges_is_another_run(slack: float, tmp_path: Path) -> None:
+    file, identities = written(tmp_path, "topics by edges", slack), []
+    for edges in (90, 91):
+        file.write_text(file.read_text().replace("edges=90", f"edges={edges}"))
+        program = load(file)
+        identities.append(identity(RunSpec(Settings(file), program, program.build(file))))
+    assert differences(*identities)[-1] == "edges was 90, and is 91"
 
 
 def test_no_more_workers_are_asked_for_than_there_are_parts(tmp_path: Path) -> None:
@@ -234,7 +274,7 @@ def test_one_part_is_a_plain_loop_of_gradient_descent(tmp_path: Path) -> None:
     program = load(file)
     graph = program.graph()
     edges, label = graph.tables["Sample"].edges["has"], graph.tables["Sample"].columns["label"]
-    w, rate, ends = np.zeros(40), 1.5, Ticks.of(360, 1, 30).ends.tolist()
+    w, rate, ends = np.zeros(40), 1.5, Ticks.of(360, 1, 30).mini_batches(np.arange(360)).ends.tolist()
     for epoch in range(5):
         order = EpochOrder(360, 1, epoch, "block")
         for first_at, stop in zip([0, *ends], ends, strict=False):
@@ -258,12 +298,25 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     "sums that nothing reads": ("[score, slope, move]", "[score, slope]", "is an accumulator that nothing reads"),
     "half a mini-batch": ("slack=0", "slack=0.5", "expected a whole number of mini-batches"),
     "negative": ("slack=0", "slack=-1", "expected a whole number of mini-batches"),
+    "size and edges": ("size=30", "size=30, edges=9", "got size=30 and edges=9; expected one of them"),
     "no parts": ("parts=4", "parts=0", "expected a number from 1 to"),
     "an accumulator written": ("    at.steps += 1", "    feature.slope += 1", "which move reads, and then is 0"),
     "another type written": ("    at.steps += 1", "    at.rate = 0.0", "was written by an apply of another type"),
     "a sum of a context read": ("    at.steps += 1", "    feature.w = at.loss", "was read before the pass has ended"),
     "a sum read in an exchange": ("    feature.samples += 1", "    sample.score = feature.slope", "the tick has ended"),
 }
+
+
+def test_connected_vertices_have_no_ticks(tmp_path: Path) -> None:
+    text = (PROGRAMS / "slopes.py").read_text()
+    text = text.replace(
+        "class Sample(gridml.Vertex):\n", 'class Sample(gridml.Vertex):\n    near = gridml.edge("Sample")\n'
+    )
+    (tmp_path / "near.py").write_text(text.replace("score=0, has=", "score=0, near=np.arange(SAMPLES), has="))
+    with pytest.raises(
+        ProgramError, match="Sample vertices are connected by edges to local vertices, which mini-batch"
+    ):
+        play(tmp_path / "near.py", tmp_path / "run", Scenario(Steady(1), COSTS), 1)
 
 
 @pytest.mark.parametrize("wrong", REFUSED)

@@ -96,7 +96,7 @@ Found = dict[str, NDArray[np.generic]]
 
 def stages_in(program: Program) -> list[ExchangeStage | ApplyStage]:
     assert isinstance(program.shape, Stages)
-    return list(program.shape.mini_batch.stages)
+    return list(program.shape.stages)
 
 
 def kernel_in(path: Path) -> Kernel:

@@ -31,13 +31,13 @@ def begin(program: gridml.Program, g: gridml.Graph, vertices: list[int] | None =
     """An engine on one chunk of `vertices` (default: all), with the initial replica."""
     driver = program.shape.driver.__name__
     at = np.arange(g.tables[driver].count) if vertices is None else np.array(vertices)
-    parts = None if program.bsp else components(g)
+    parts = None if program.consistency.is_bsp else components(g)
     if parts is not None:
         at = parts.units[driver].members if vertices is None else at
     ends = None if parts is None else np.append(np.flatnonzero(np.diff(parts.label[driver][at])) + 1, len(at))
     torch.manual_seed(0)
     engine = Engine(program)
-    engine.begin(cut(g, driver, at, ends, parts, bsp=program.bsp))
+    engine.begin(cut(g, driver, at, ends, parts, bsp=program.consistency.is_bsp))
     engine.restart(decode_replica(rows(engine, g)))
     return engine
 

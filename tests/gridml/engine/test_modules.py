@@ -96,7 +96,7 @@ def engine_of(update: object, place: str = "cpu", count: int = 4) -> Engine:
     g.add(driver, x=np.ones((count, 3), np.float32), network=g.add(home))
     program = gridml.Program(lambda: g, update)  # type: ignore[arg-type]
     engine = Engine(program, Device(place))
-    engine.begin(cut(g, driver.__name__, np.arange(count), None, None, bsp=program.bsp))
+    engine.begin(cut(g, driver.__name__, np.arange(count), None, None, bsp=program.consistency.is_bsp))
     return engine
 
 

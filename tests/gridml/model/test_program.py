@@ -66,7 +66,7 @@ def test_the_one_program_of_a_file_is_found(write: Write) -> None:
     assert isinstance(program.shape, Update)
     assert [(p.edge, p.type.name, p.is_single) for p in program.shape.parameters] == [("words", "Word", False)]
     assert list(program.types()) == ["Text", "Word"]
-    assert (program.uses_torch, program.bsp, program.epochs) == (False, False, 1)
+    assert (program.uses_torch, program.consistency.is_bsp, program.epochs) == (False, False, 1)
 
 
 def test_two_names_of_one_program_are_one(write: Write) -> None:

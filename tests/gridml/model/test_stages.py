@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,11 @@ import pytest
 
 import gridml
 from gridml.aggregates import rule_for
+from gridml.engine.pace import used_settings
 from gridml.errors import ProgramError
 from gridml.model.stages import Part, Stages
+from gridml.model.ticks import ReadBound
+from gridml.model.update import Update
 from gridml.model.vertex import describe
 
 
@@ -86,6 +90,25 @@ def test_a_program_of_stages_has_the_shape_of_an_f_that_takes_batches() -> None:
         ("user", Part.SCANNED), ("item", Part.END), ("rating", Part.LINK), ("at", Part.CONTEXT),
     ]  # fmt: skip
     assert learn.edge == "rated"
+
+
+def test_the_vertices_of_a_typical_mini_batch_that_is_cut_by_edges() -> None:
+    def wide() -> gridml.Graph:
+        g = graph()
+        rated = gridml.csr(np.arange(0, 61, 6), np.zeros(60, np.int64), np.ones(60, np.float32))
+        tags = np.zeros(10, np.int64)
+        g.add(User, p=0, age=tags, rated=rated, liked=tags, shunned=tags)
+        return g
+
+    made = gridml.Program(wide, [gridml.MiniBatch([learn], edges=20)])
+    assert (made.shape.batch, made.shape.edges, made.shape.shares_batch) == (None, 20, False)
+    built = made.build(Path(__file__))
+    assert isinstance(made.shape, Stages)
+    assert made.shape.edges_of(built.tables["User"]).tolist() == [2, 1, *[6] * 10]
+    assert made.shape.batch == 12 / math.ceil(63 / 20) and made.min_target_batch == 3
+    both = Stages(gridml.MiniBatch([learn, gridml.exchange(over=User)(liked)], edges=20))
+    assert both.edges_of(built.tables["User"]).tolist() == [3, 2, *[7] * 10]
+    assert used_settings(made, 4)[1].startswith("4 workers: mini-batches of about 20 edges: ")
 
 
 def test_rows_are_trained_by_edge_where_one_stage_alone_takes_each_as_an_end() -> None:
@@ -186,7 +209,34 @@ def test_arguments_that_do_not_fit(function: Any, said: str) -> None:
         program(gridml.exchange(over=User)(function))
 
 
+@gridml.update
+def ones(user: User, rated: Item) -> None: ...
+
+
+@gridml.update(batch=8, min_batch=2)
+def eights(users: gridml.Batch[User], rated: gridml.Batch[Item]) -> None: ...
+
+
+def test_an_f_alone_is_the_program_with_f_itself() -> None:
+    @gridml.update
+    def whole(users: gridml.Batch[User], rated: gridml.Batch[Item]) -> None: ...
+
+    def shape(f: Any, size: int) -> tuple[Any, ...]:
+        made = gridml.Program(graph, [gridml.MiniBatch([f], size=size), cool])
+        assert isinstance(made.shape, Update)
+        assert made.syncs == [cool]
+        assert (made.consistency.bound, made.division(graph())) == (ReadBound.NONE, None)
+        assert made.shape.driver is User
+        return made.shape.function, made.shape.batch, made.shape.min_batch
+
+    assert shape(eights, 8) == (eights.function, 8, 2)
+    assert shape(whole, 64) == (whole.function, 64, 1)
+    assert shape(whole, 1) == (whole.function, 1, 1)
+    assert shape(ones, 1) == (ones.function, None, 1)
+
+
 def mirrors(item: Item) -> None: ...
+def liked(user: User, liked: Tag) -> None: ...
 def of_tag(tag: Tag) -> None: ...
 def of_user(user: User) -> None: ...
 
@@ -207,7 +257,17 @@ def of_user(user: User) -> None: ...
         (lambda: gridml.MiniBatch(learn, size=2), "expected a list of stages"),  # type: ignore[arg-type]
         (lambda: gridml.MiniBatch([learn, cool], size=2), "MiniBatch got cool as a stage; .* behind the MiniBatch"),  # type: ignore[list-item]
         (lambda: gridml.MiniBatch([mirrors], size=2), "MiniBatch got mirrors as a stage; expected functions under"),  # type: ignore[list-item]
-        (lambda: gridml.MiniBatch([learn], size=0), "MiniBatch got size=0; expected a number of vertices from 1 on"),
+        (lambda: gridml.MiniBatch([learn], size=0), "MiniBatch got size=0; expected a number of vertices from 1 to"),
+        (lambda: gridml.MiniBatch([learn], edges=0), "MiniBatch got edges=0; expected a number of edges from 1 to"),
+        (lambda: gridml.MiniBatch([learn], edges=2.5), "MiniBatch got edges=2.5; expected a number of edges from 1"),  # type: ignore[arg-type]
+        (lambda: gridml.MiniBatch([learn]), "MiniBatch got neither size nor edges; expected one of them"),
+        (lambda: gridml.MiniBatch([learn], 2, edges=3), "MiniBatch got size=2 and edges=3; expected one of them"),
+        (lambda: gridml.MiniBatch([learn, ones], size=1), "got ones, which is .*, among 2 stages; expected it al"),
+        (lambda: gridml.MiniBatch([ones, ones], size=1), "got ones, which is under @gridml.update, among 2 stages"),
+        (lambda: gridml.MiniBatch([ones], size=1, slack=0, seed=3), "got slack=0, seed=3 with ones, which is under"),
+        (lambda: gridml.MiniBatch([ones], edges=9), "got edges=9 with ones, .*; expected size= alone"),
+        (lambda: gridml.MiniBatch([eights], size=9), r"got size=9, and eights is under .*batch=8\); expected"),
+        (lambda: program(ones), "got size=2, and ones takes one vertex at a time; expected size=1, or"),
         (lambda: gridml.MiniBatch([learn], size=2, slack=-1), "MiniBatch got slack=-1; expected a whole number"),
         (lambda: gridml.MiniBatch([learn], size=2, slack=math.nan), "MiniBatch got slack=nan; expected a whole number"),
         (lambda: gridml.MiniBatch([learn], size=2, slack=0.5), "MiniBatch got slack=0.5; expected a whole number"),

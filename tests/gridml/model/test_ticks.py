@@ -1,21 +1,29 @@
-"""Ticks: a pass is cut into mini-batches of parts without gap or overlap, and slack bounds how far parts are apart."""
+"""Ticks: a pass is cut into mini-batches of parts without gap or overlap, and slack bounds how far parts are apart.
+Consistency: what follows from the bound of a program."""
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import gridml
 from gridml.model.order import EpochOrder
-from gridml.model.ticks import Ticks, may_begin
+from gridml.model.ticks import Consistency, ReadBound, Ticks, may_begin
 
-made = st.builds(Ticks.of, st.integers(1, 300), st.integers(1, 20), st.integers(1, 50))
+degrees = st.lists(st.integers(0, 9) | st.integers(0, 500), min_size=1, max_size=80).map(np.array)
+by_size = st.builds(Ticks.of, st.integers(1, 300), st.integers(1, 20), st.integers(1, 50))
+made = by_size | st.builds(Ticks.by_edges, degrees, st.integers(1, 20), st.integers(1, 100))
 
 
 @given(st.integers(1, 300), st.integers(1, 20), st.integers(1, 50))
 def test_mini_batches_cover_a_pass_and_parts_are_alike(vertices: int, parts: int, size: int) -> None:
     ticks = Ticks.of(vertices, parts, size)
-    sizes = np.diff(ticks.ends, prepend=0)
+    sizes = np.diff(ticks.mini_batches(np.arange(vertices)).ends, prepend=0)
     assert len(sizes) == ticks.parts * ticks.count and ticks.parts == min(parts, vertices)
     assert sizes.min() >= 1 and sizes.sum() == vertices and sizes.max() == ticks.largest
     assert ticks.largest <= (size if size > 1 else 2)
@@ -25,17 +33,58 @@ def test_mini_batches_cover_a_pass_and_parts_are_alike(vertices: int, parts: int
     assert ticks.count == 1 or of_parts.max() > size * (ticks.count - 1)
 
 
+@given(degrees, st.integers(1, 20), st.integers(1, 100), st.integers(0, 3))
+def test_mini_batches_have_nearly_equal_edges(edges: np.ndarray, parts: int, wanted: int, epoch: int) -> None:
+    ticks = Ticks.by_edges(edges, parts, wanted)
+    order = EpochOrder(len(edges), 1, epoch, "all", ticks=ticks)
+    assert order.mini_batches is not None
+    ends = order.mini_batches.ends
+    assert len(ends) == ticks.parts * ticks.count and ticks.parts == min(parts, len(edges))
+    sizes = np.diff(ends, prepend=0)
+    assert sizes.min() >= 1 and sizes.max() <= ticks.largest <= len(edges) and ends[-1] == len(edges)
+    work = np.clip(edges, 1, wanted)
+    share = work.sum() / len(ends)
+    # Where a part has too few vertices for more mini-batches, a share may exceed what is wanted.
+    assert share <= wanted or ticks.count == len(edges) // ticks.parts
+    at = order.vertices(0, len(edges))
+    for begin, end in zip([0, *ends[:-1]], ends, strict=True):
+        assert work[at[begin : end - 1]].sum() <= share, "none has a share before its last vertex"
+        if share <= wanted:
+            assert (edges[at[begin : end - 1]] <= wanted).all(), "a larger vertex is the last of its mini-batch"
+    # None begins later than its share asks, unless those before it have one vertex each.
+    begins = np.concatenate([[0], np.cumsum(work[at])])[ends - sizes]
+    late = begins >= np.arange(len(ends)) * share + wanted + 1
+    assert (sizes[:-1][late[1:]] == 1).all()
+
+
+def test_vertices_with_many_edges_are_few_in_a_mini_batch() -> None:
+    edges = np.array([3, 1, 0, 40, 2, 2, 1, 1, 9, 1])
+    ticks = Ticks.by_edges(edges, 1, 10)
+    made = ticks.mini_batches(np.arange(10))
+    assert np.split(edges, made.ends[:-1])[0].tolist() == [3, 1, 0, 40]
+    assert [int(part.sum()) for part in np.split(edges, made.ends[:-1])] == [44, 2, 13, 1]
+    # As many in another order, and in two parts.
+    assert len(ticks.mini_batches(np.arange(10)[::-1]).ends) == 4
+    both = Ticks.by_edges(edges, 2, 10)
+    assert (both.parts, both.count) == (2, 2)
+    assert [part.tolist() for part in np.split(edges, both.mini_batches(np.arange(10)).ends[:-1])] == [
+        [3, 1, 0, 40], [2], [2, 1, 1, 9], [1],
+    ]  # fmt: skip
+
+
 @given(made)
 def test_every_position_has_its_mini_batch(ticks: Ticks) -> None:
     order = EpochOrder(ticks.vertices, 1, 0, "all", ticks=ticks)
+    batches = order.mini_batches
+    assert batches is not None
     for position in range(ticks.vertices):
-        part, tick = ticks.place(position)
-        end = int(ticks.ends[part * ticks.count + tick])
-        assert ticks.stop(position) == end == order.boundary(position + 1)
-    assert len(ticks.borders) == ticks.parts - 1
-    assert [ticks.place(border) for border in ticks.borders] == [(part, 0) for part in range(1, ticks.parts)]
+        part, tick = batches.place(position)
+        end = int(batches.ends[part * ticks.count + tick])
+        assert batches.stop(position) == end == order.boundary(position + 1)
+    assert len(batches.borders) == ticks.parts - 1
+    assert [batches.place(border) for border in batches.borders] == [(part, 0) for part in range(1, ticks.parts)]
     ends = order.ends(0, ticks.vertices)
-    assert ends is not None and ends.tolist() == ticks.ends.tolist()
+    assert ends is not None and ends.tolist() == batches.ends.tolist()
     np.testing.assert_array_equal(np.sort(order.vertices(0, ticks.vertices)), np.arange(ticks.vertices))
 
 
@@ -71,4 +120,56 @@ def test_the_reasons_name_what_is_waited_for() -> None:
     )
     assert may_begin([2, 0], 0, 3, 9) == (False, "mini-batch 3 of part 1 is not complete")
     assert may_begin([2, 1], 0, 2, 1)[0]
-    assert Ticks.of(12, 2, 3).clocks([4, 9]) == [1, 1]
+    assert Ticks.of(12, 2, 3).mini_batches(np.arange(12)).clocks([4, 9]) == [1, 1]
+
+
+class Total(gridml.Vertex):
+    sum = gridml.array("int64")
+    aggregate = gridml.add()
+
+
+class Cell(gridml.Vertex):
+    value = gridml.array("int64", mutable=True)
+    left = gridml.edge("Cell")
+
+
+class Row(gridml.Vertex):
+    total = gridml.edge(Total)
+
+
+@gridml.update
+def follow(cell: Cell, left: Cell) -> None: ...
+@gridml.update
+def count(row: Row, total: Total) -> None: ...
+@gridml.exchange(over=Row)
+def add_up(row: Row, total: Total) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("given", "bound", "asked"),
+    [
+        ({"replicates": False}, ReadBound.PASS, "is_bsp is_sequential"),
+        ({"replicates": False, "is_sequential": True}, ReadBound.PASS, "is_bsp is_sequential"),
+        ({"replicates": True}, ReadBound.NONE, "grants_ahead"),
+        ({"replicates": True, "is_sequential": True}, ReadBound.NONE, "grants_ahead is_sequential"),
+        ({"replicates": True, "slack": 0}, ReadBound.TICKS, "waits merges_whole_ticks is_sequential"),
+        ({"replicates": True, "slack": 2}, ReadBound.TICKS, "waits is_sequential"),
+        ({"replicates": True, "slack": 2, "at_owner": True}, ReadBound.TICKS, "waits merges_whole_ticks is_sequential"),
+    ],
+)
+def test_what_follows_from_a_consistency(given: dict[str, Any], bound: ReadBound, asked: str) -> None:
+    made = Consistency.of(**given)
+    names = ("is_bsp", "grants_ahead", "waits", "merges_whole_ticks", "is_sequential")
+    assert " ".join(name for name in names if getattr(made, name)) == asked
+    assert (made.bound, made.slack) == (bound, given.get("slack", math.inf))
+
+
+def test_the_consistency_of_a_program_is_that_of_its_types_and_stages() -> None:
+    def of(work: Any, **more: Any) -> Consistency:
+        return gridml.Program(gridml.Graph, work, **more).consistency
+
+    assert of(follow) == Consistency.of(replicates=False)
+    assert of(count) == of([gridml.MiniBatch([count], size=1)]) == Consistency(ReadBound.NONE)
+    assert of(count, overlap=False) == Consistency(ReadBound.NONE, is_sequential=True)
+    assert of([gridml.MiniBatch([add_up], size=3)]) == Consistency(ReadBound.NONE)
+    assert of([gridml.MiniBatch([add_up], size=3, slack=1)]) == Consistency(ReadBound.TICKS, 1, is_sequential=True)

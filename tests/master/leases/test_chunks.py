@@ -14,6 +14,7 @@ from torch import nn
 import gridml
 from gridml.model.chunk import Chunk, ChunkTable
 from gridml.model.order import EpochOrder
+from gridml.model.ticks import Consistency
 from gridml.protocol.messages import CACHED_DIGITS, Reply, reply_from, to_json
 from master.caching.known_payloads import CarriedFiles, CarriedPayloads
 from master.leases.chunks import Chunks
@@ -88,7 +89,7 @@ def master(folder: Path, graph: gridml.Graph | None = None) -> Master:
         graph = rows()
     order = EpochOrder(100, 0, 0, "all")
     epochs = SimpleNamespace(order=lambda epoch: order, driver="Row", components=None)
-    spec = SimpleNamespace(graph=graph, program=SimpleNamespace(bsp=False))
+    spec = SimpleNamespace(graph=graph, program=SimpleNamespace(consistency=Consistency.of(replicates=True)))
     copying = SimpleNamespace(cut=lambda count, nbytes: counted.append(nbytes))
     chunks = Chunks(cast(Any, spec), cast(Any, epochs), cast(Any, mailboxes), cast(Any, copying), folder)
     return Master(chunks, mailboxes, counted)

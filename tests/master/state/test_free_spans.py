@@ -22,7 +22,7 @@ def part_of(position: int, inner: list[int]) -> int:
 
 @given(borders, st.lists(st.tuples(st.integers(0, 1), st.integers(0, COUNT - 1), st.integers(1, COUNT)), max_size=12))
 def test_free_spans_never_cross_a_border(inner: list[int], taken: list[tuple[int, int, int]]) -> None:
-    free = FreeSpans([Span(0, 0, COUNT)], inner)
+    free = FreeSpans([Span(0, 0, COUNT)], lambda _: inner)
     free.join(Span(1, 0, COUNT))
     held: list[Span] = []
     for number, (epoch, position, count) in enumerate(taken):
@@ -50,7 +50,17 @@ def test_free_spans_never_cross_a_border(inner: list[int], taken: list[tuple[int
 
 def test_spans_of_a_ledger_that_cross_a_border_are_cut_and_written() -> None:
     failed = Failed("w1", "m1", 8)
-    free = FreeSpans([Span(0, 2, 12, (failed,)), Span(1, 0, 4)], [5, 10])
+    free = FreeSpans([Span(0, 2, 12, (failed,)), Span(1, 0, 4)], lambda _: [5, 10])
     pieces = [Span(0, 2, 5, (failed,)), Span(0, 5, 10, (failed,)), Span(0, 10, 12)]
     assert free.spans == [*pieces, Span(1, 0, 4)]
     assert free.changes() == ([(0, 2)], pieces)
+
+
+def test_each_epoch_has_its_own_borders() -> None:
+    free = FreeSpans([Span(0, 0, 12)], lambda epoch: [5] if epoch == 0 else [8])
+    free.join(Span(1, 0, 12))
+    assert free.spans == [Span(0, 0, 5), Span(0, 5, 12), Span(1, 0, 8), Span(1, 8, 12)]
+    free.remove(Span(1, 0, 8))
+    free.join(Span(1, 0, 8))
+    assert free.spans[2:] == [Span(1, 0, 8), Span(1, 8, 12)]
+    assert free.left() == [5 + 8, 7 + 4]

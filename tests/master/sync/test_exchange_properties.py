@@ -203,7 +203,7 @@ class Worker:
         self.name = name
         self.pool = pool
         self.evicted = False
-        self.carrier = Liar(world.network.worker(name), world.program.bsp or bool(world.mutable))
+        self.carrier = Liar(world.network.worker(name), world.program.consistency.is_bsp or bool(world.mutable))
         number = unanswered.number if unanswered is not None and unanswered.sync.worker == name else 1
         self.courier = StepCourier(self.carrier, world.clock, number, f"process {next(world.processes)}")
         self.engine = Engine(world.program)
@@ -456,7 +456,7 @@ class World:
 
     def check_values(self, trained: NDArray[np.int64]) -> None:
         """Check that replica and fields hold exactly the credited work."""
-        if self.program.bsp:
+        if self.program.consistency.is_bsp:
             closed = sum(row["closed_s"] is not None for row in epochs_of(self.run.ledger))
             np.testing.assert_array_equal(
                 self.run.parts.spec.graph.tables["Cell"].columns["value"], self.module.after(closed)
