@@ -33,8 +33,8 @@ from gridml.model.stages import GlobalSync
 
 MF = Path(__file__).parents[2] / "examples" / "mf.py"
 USERS, ITEMS, RATINGS = sized((70_000, 10_000, 10_000_000), (200, 50, 4_000))
-CHOOSE_ON = sized((35_000, 10_000, 5_000_000), (200, 50, 4_000))  # users, items, ratings; of the first `Kind`, seed 0
-ITERATIONS = sized((4, 6, 9, 12), (2,))
+CHOOSE_ON = sized((28_000, 10_000, 4_000_000), (200, 50, 4_000))  # users, items, ratings; of the first `Kind`, seed 0
+ITERATIONS = sized((5, 8, 12), (2,))
 SEEDS = sized((1, 2, 3), (1,))
 PASSES = sized(20, 2)
 GOAL = 0.7
