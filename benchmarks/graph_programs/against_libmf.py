@@ -58,7 +58,7 @@ class Settings:
     size: int = 1_000  #: users in a mini-batch
 
 
-PEER, OURS = Peer(0.1, 0.03), Settings(0.06, 0.025, 0.6)
+PEER, OURS = Peer(0.1, 0.03), Settings(0.08, 0.025, 0.6)
 PEERS = [Peer(*each) for each in itertools.product(sized((0.05, 0.1, 0.2), (0.1,)), sized((0.02, 0.03, 0.05), (0.03,)))]
 TRIED = [
     Settings(*each)

@@ -32,6 +32,13 @@ def total(name: str, column: str, which: Callable[[Row], bool] = lambda row: Tru
     return sum(float(str(row[column])) for row in rows(name) if which(row))
 
 
+def extremes(name: str, column: str, **where: object) -> tuple[float, float]:
+    """Return the lowest and the highest number of the rows whose other columns have the given values."""
+    found = [row for row in rows(name) if column in row and all(row[key] == value for key, value in where.items())]
+    numbers = [float(str(row[column])) for row in found]
+    return min(numbers), max(numbers)
+
+
 def faster(task: str, workers: int) -> float:
     return cell("averaging_time", "faster", task=task, W=workers)
 
@@ -71,6 +78,15 @@ FIGURES: list[tuple[str, Callable[[], tuple[float, ...]]]] = [
         ),
     ),
     (r"([\d,]+) damages to the master's files: none", lambda: (total("disks", "times"),)),
+    (
+        r"with 1,000 topics one gridml worker took ([\d.]+) to ([\d.]+) of .* with 100 topics ([\d.]+) to ([\d.]+) on "
+        r"the Bible, and on reviews of films ([\d.]+) to ([\d.]+) to its",
+        lambda: (
+            *extremes("graph_tomotopy", "gridml/tomotopy", topics=1_000),
+            *extremes("graph_tomotopy", "gridml/tomotopy", topics=100, texts="Bible"),
+            *extremes("graph_tomotopy", "gridml/tomotopy", topics=100, texts="films"),
+        ),
+    ),
 ]
 
 
