@@ -32,7 +32,7 @@ from benchmarks.table import Cell, write
 PROGRAM = Path(__file__).with_name("ratings_of_file.py")
 USERS, ITEMS, RATINGS = sized((400_000, 20_000, 64_000_000), (200, 50, 4_000))
 EACH_MB, TOGETHER_MB = 300, 500  # of one process; of all processes of a run, with the pages of files
-CHUNK = "8MB"  # cutting a chunk takes some six times its size; by default it has up to 32 MB
+CHUNK = "8MB"  # cutting takes five times the size of a chunk (memory.md), which is 32 MB by default
 WORKERS = sized((1, 2), (1,))
 AT_ONCE = 1 << 20  # ratings that are written together
 SAMPLE_S = 0.02
