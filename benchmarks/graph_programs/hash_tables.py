@@ -24,11 +24,12 @@ from numpy.typing import NDArray
 
 from benchmarks.arguments import numbers, sized, smallest
 from benchmarks.graph_programs import texts
-from benchmarks.graph_programs.against_libmf import example
+from benchmarks.graph_programs.against_libmf import OURS, example
 from benchmarks.graph_programs.against_libmf import program as factors
-from benchmarks.graph_programs.against_tomotopy import program as topics
+from benchmarks.graph_programs.against_tomotopy import module as topics
 from benchmarks.graph_programs.one_worker import OneWorker
 from benchmarks.graph_programs.ratings import drawn
+from benchmarks.graph_programs.topics import Settings
 from benchmarks.table import Cell, write
 from gridml.codegen.cache import module_of
 from gridml.model.program import Program
@@ -136,22 +137,22 @@ def seconds(made: Callable[[], Program]) -> dict[str, list[float]]:
 
 def main() -> None:
     numbers(__doc__)
-    missing = [str(file) for file in texts.files() if not file.is_file()]
-    if not smallest() and missing:
-        print(f"skipped: not there: the texts {', '.join(missing)}")
+    if not smallest() and not texts.are_there():
+        print("skipped: not there: the texts; set GRIDML_DATA")
         return
     load = os.getloadavg()[0]
-    module, ratings = example(), drawn(USERS, ITEMS, RATINGS)
-    sample = topics(TOPICS)
-    tokens = len(sample.graph().tables["Text"].edges["words"].targets)
+    module, ratings = example(OURS), drawn(USERS, ITEMS, RATINGS)
+    found = texts.drawn() if smallest() else texts.newsgroups()
+    sample = topics(TOPICS).program(found, Settings(), 0)
+    tokens = len(found.word)
     rows: list[dict[str, Cell]] = []
     for name, edges, made in (
-        ("matrix factorisation", len(ratings.stars), lambda: factors(module, ratings, 1_000)),
+        ("matrix factorisation", len(ratings.stars), lambda: factors(module, ratings, OURS)),
         (f"topics ({TOPICS})", tokens, lambda: sample),
     ):
-        found = seconds(made)
-        for layout, each in found.items():
-            ratio = statistics.median(hashed / index for hashed, index in zip(each, found["index"], strict=True))
+        spent = seconds(made)
+        for layout, each in spent.items():
+            ratio = statistics.median(hashed / index for hashed, index in zip(each, spent["index"], strict=True))
             rate = statistics.median(edges / cpu_s / 1e6 for cpu_s in each)
             rows.append({
                 "program": name, "ends are found by": layout, "M edges per CPU-s": round(rate, 1),

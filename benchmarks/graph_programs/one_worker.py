@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,24 +34,50 @@ class Reached(NamedTuple):
     passes: int
     cpu_s: float
     error: float  #: on what was held out
+    master_s: float = 0.0  #: CPU seconds of what a master would do
 
 
-def compared(peer: str, error: str, ours: Sequence[Reached], theirs: Reached, digits: int) -> dict[str, Cell]:
-    """Return cells of a table: what a peer has reached, and when gridml's error is first as low."""
-    first = next((each for each in ours if each.error <= theirs.error), None)
+def judged(
+    peer: str,
+    error: str,
+    ours: Sequence[Sequence[Reached]],
+    theirs: Sequence[Sequence[Reached]],
+    digits: int,
+    goal: float,
+) -> list[dict[str, Cell]]:
+    """Return rows of a table, one for each point at which a peer is judged: what it has reached, and when gridml's
+    error is first as low. `ours` and `theirs` have a sequence for each seed; cells are medians over seeds."""
+    return [_judged(peer, error, ours, points, digits, goal) for points in zip(*theirs, strict=True)]
+
+
+def _judged(
+    peer: str, error: str, ours: Sequence[Sequence[Reached]], theirs: Sequence[Reached], digits: int, goal: float
+) -> dict[str, Cell]:
+    firsts = [
+        next((each for each in reached if each.error <= point.error), None)
+        for reached, point in zip(ours, theirs, strict=True)
+    ]
     line: dict[str, Cell] = {
-        f"{peer}: iterations": theirs.passes,
-        "CPU-s": round(theirs.cpu_s, 2),
-        error: round(theirs.error, digits),
+        f"{peer}: iterations": theirs[0].passes,
+        "CPU-s": round(median(each.cpu_s for each in theirs), 2),
+        error: round(median(each.error for each in theirs), digits),
     }
-    if first is None:
-        return {**line, "gridml: passes": f"not in {ours[-1].passes}"}
+    found = [each for each in firsts if each is not None]
+    if len(found) < len(firsts):
+        return {
+            **line,
+            "gridml: passes": f"{len(firsts) - len(found)} of {len(firsts)} seeds not in {ours[0][-1].passes}",
+        }
+    ratios = [mine.cpu_s / point.cpu_s for mine, point in zip(found, theirs, strict=True)]
+    whole = [(mine.cpu_s + mine.master_s) / point.cpu_s for mine, point in zip(found, theirs, strict=True)]
     return {
         **line,
-        "gridml: passes": first.passes,
-        "its CPU-s": round(first.cpu_s, 2),
-        f"its {error}": round(first.error, digits),
-        f"gridml/{peer}": round(first.cpu_s / theirs.cpu_s, 2),
+        "gridml: passes": median(each.passes for each in found),
+        "its CPU-s": round(median(each.cpu_s for each in found), 2),
+        f"gridml/{peer}": round(median(ratios), 2),
+        "of seeds": f"{min(ratios):.2f} to {max(ratios):.2f}",
+        "with a master": round(median(whole), 2),
+        "goal": goal,
     }
 
 

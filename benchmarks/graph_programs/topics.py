@@ -1,27 +1,34 @@
 """Latent Dirichlet allocation for the benchmarks: examples/lda.py with weights of topics that are learnt.
 
 Their fixed point is equation 55 of Minka, "Estimating a Dirichlet distribution", 2000; a difference of digammas is a
-sum of as many terms as a text has tokens of the topic. A text begins with few topics, so that the first passes, which
-look at the topics of each text, cost no more than the others. TOPICS and SIZE in the environment are the numbers of
-topics and of texts in a mini-batch.
+sum of as many terms as a text has tokens of the topic. TOPICS in the environment is the number of topics.
 """
 
 import os
+from dataclasses import dataclass
 
 import numpy as np
 
 import gridml
-from benchmarks.graph_programs import texts
+from benchmarks.graph_programs.texts import Texts
 from gridml import counters
 
-TOPICS, SIZE, BETA = int(os.environ.get("TOPICS", "100")), int(os.environ.get("SIZE", "6000")), 0.01
-# Topics that a text begins with, the least weight of a topic, and the exponent by which steps of weights are damped.
-FEW, FLOOR, DAMPED = (5, 0.01, 0.5) if TOPICS > 300 else (3, 1e-5, 1.0)
+TOPICS, ALPHA, BETA = int(os.environ.get("TOPICS", "100")), 0.1, 0.01
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is chosen on one text."""
+
+    size: int = 10_000  #: texts in a mini-batch, before which the words' probabilities are computed
+    every: int = 1  #: passes between two steps of the weights
+    damped: float = 1.0  #: the exponent of a step
+    floor: float = 1e-5  #: the least weight of a topic
 
 
 class Corpus(gridml.Vertex):
     count = gridml.array("int32", (TOPICS,))
-    words = gridml.array("float32")
+    words, passes = gridml.array("float32"), gridml.array("int64")
     alpha, weights = gridml.array("float32", (TOPICS,)), gridml.array("float32")  # of each topic, and their sum
     more = gridml.accumulator("float64", (TOPICS,))
     less = gridml.accumulator("float64")
@@ -100,27 +107,24 @@ def sample(text: Text, tokens: gridml.Links[Word], at: Corpus) -> None:
     at.less += rising(len(tokens), at.weights)
 
 
-@gridml.global_sync
-def weigh(corpus: Corpus) -> None:
-    corpus.alpha[:] = np.maximum(corpus.alpha * (corpus.more / corpus.less) ** DAMPED, FLOOR)
-    corpus.weights = corpus.alpha.sum()
+def program(found: Texts, settings: Settings, seed: int) -> gridml.Program:
+    """Return the program for some texts. Each token begins with a topic drawn at random."""
 
+    def graph() -> gridml.Graph:
+        topic = np.random.default_rng(seed).integers(0, TOPICS, len(found.word))
+        count = np.bincount(found.word * TOPICS + topic, minlength=found.words * TOPICS).astype(np.int32)
+        count, g = count.reshape(-1, TOPICS), gridml.Graph()
+        alpha = np.full((1, TOPICS), ALPHA)
+        g.add(Corpus, count=count.sum(0)[None], words=found.words, passes=0, alpha=alpha, weights=alpha.sum())
+        g.add(Word, count=count)
+        g.add(Text, words=gridml.csr(found.offsets, found.word, topic=topic))
+        return g
 
-def data() -> texts.Texts:
-    return texts.drawn(60, 200) if "SMALLEST" in os.environ else texts.newsgroups()
+    def weigh(corpus: Corpus) -> None:
+        corpus.passes += 1
+        if corpus.passes % settings.every == 0:
+            corpus.alpha[:] = np.maximum(corpus.alpha * (corpus.more / corpus.less) ** settings.damped, settings.floor)
+            corpus.weights = corpus.alpha.sum()
 
-
-def graph() -> gridml.Graph:
-    found = data()
-    rng, length = np.random.default_rng(0), np.diff(found.offsets)
-    begins = rng.integers(0, TOPICS, (len(length), FEW))
-    topic = begins[np.repeat(np.arange(len(length)), length), rng.integers(0, FEW, len(found.word))]
-    count, g = np.zeros((found.words, TOPICS), np.int32), gridml.Graph()
-    np.add.at(count, (found.word, topic), 1)
-    g.add(Corpus, count=count.sum(0)[None], words=found.words, alpha=np.full((1, TOPICS), 0.1), weights=0.1 * TOPICS)
-    g.add(Word, count=count)
-    g.add(Text, words=gridml.csr(found.offsets, found.word, topic=topic))
-    return g
-
-
-program = gridml.Program(graph, [gridml.MiniBatch([refresh, sample], size=SIZE), weigh], epochs=100)
+    batch = gridml.MiniBatch([refresh, sample], size=settings.size, seed=seed)
+    return gridml.Program(graph, [batch, gridml.global_sync(weigh)], epochs=100)

@@ -38,6 +38,7 @@ MAX_SECTIONS = 4  # per part; more sections would save more bytes if workers pus
 # Applies to auto only. With fewer chunks in a part, other workers could not help the part's worker at an epoch's end.
 MIN_CHUNKS_PER_PART = 4
 MIN_ROW_BYTES = 1_000_000  # auto places nothing below it: at 100 Mbit/s, all rows are sent in less than 0.1 s
+MAX_READ_EDGES = 10_000_000  # of files that auto reads into memory, as placing does: a few hundred MB
 MIN_SAVED_SHARE = 0.05  # auto keeps a placement that saves at least this fraction of the bytes that random parts touch
 MAX_VERTICES = 2**31 - 1  # for vertices and for rows, because placement numbers each of them in int32
 
@@ -61,6 +62,7 @@ class PlacingFacts:
     connected: bool = False  #: True: vertices have edges to each other
     drop_last: bool = False  #: True: f skips an epoch's last batch
     modules: bool = False  #: True: f also trains modules
+    mapped: bool = False  #: True: edges are in memory-mapped files, as `gridml.graph_from` leaves them
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,11 @@ def choose(facts: PlacingFacts) -> tuple[PlacementChoice | None, str]:
         return PlacementChoice(facts.requested, parts, sections), f"{facts.requested} was requested; {division}"
     if facts.modules:
         return None, "modules are trained too, and every worker should train them on all kinds of vertices"
+    if facts.mapped and facts.edges > MAX_READ_EDGES:
+        return None, (
+            f"placing would read {facts.edges:,} edges from files into memory; if that is large enough, name a method, "
+            f"such as --placement parsa"
+        )
     if facts.row_bytes < MIN_ROW_BYTES:
         return None, f"all rows together are {facts.row_bytes:,} bytes, which is cheap to send"
     return PlacementChoice(AUTO, parts, sections), division
@@ -162,6 +169,7 @@ def facts_of(
         connected=any(connected),
         drop_last=program.shape.drop_last,
         modules=any(table.type.modules for table in graph.replicated),
+        mapped=any(isinstance(side.edges.targets, np.memmap) for side in sides),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -32,10 +32,18 @@ def total(name: str, column: str, which: Callable[[Row], bool] = lambda row: Tru
     return sum(float(str(row[column])) for row in rows(name) if which(row))
 
 
+def extremes(name: str, column: str, **where: Collection[object]) -> tuple[float, float]:
+    """Return the lowest and the highest number of the rows whose other columns have one of the given values."""
+    found = [row for row in rows(name) if column in row and all(row[key] in values for key, values in where.items())]
+    numbers = [float(str(row[column])) for row in found]
+    return min(numbers), max(numbers)
+
+
 def faster(task: str, workers: int) -> float:
     return cell("averaging_time", "faster", task=task, W=workers)
 
 
+DRAWN = ("rank 30, noise 1, flat", "rank 6, noise .4, steep")
 LENET, BIBLE, MOVIES = "MNIST, LeNet", "Bible, transformer", "MovieLens, factorisation"
 FIGURES: list[tuple[str, Callable[[], tuple[float, ...]]]] = [
     (
@@ -71,6 +79,24 @@ FIGURES: list[tuple[str, Callable[[], tuple[float, ...]]]] = [
         ),
     ),
     (r"([\d,]+) damages to the master's files: none", lambda: (total("disks", "times"),)),
+    (
+        r"to libmf's error in ([\d.]+) to ([\d.]+) of .* a master's share ([\d.]+) to ([\d.]+)\. On MovieLens-100k, "
+        r"with the same settings, it took ([\d.]+) to ([\d.]+) of",
+        lambda: (
+            *extremes("graph_libmf", "gridml/libmf", ratings=DRAWN),
+            *extremes("graph_libmf", "with a master", ratings=DRAWN),
+            *extremes("graph_libmf", "gridml/libmf", ratings=("MovieLens-100k",)),
+        ),
+    ),
+    (
+        r"with 1,000 topics one gridml worker took ([\d.]+) to ([\d.]+) of .* with 100 topics ([\d.]+) to ([\d.]+) on "
+        r"the Bible, and on reviews of films ([\d.]+) to ([\d.]+) to its",
+        lambda: (
+            *extremes("graph_tomotopy", "gridml/tomotopy", topics=(1_000,)),
+            *extremes("graph_tomotopy", "gridml/tomotopy", topics=(100,), texts=("Bible",)),
+            *extremes("graph_tomotopy", "gridml/tomotopy", topics=(100,), texts=("films",)),
+        ),
+    ),
 ]
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from master.placing.placing import (
     MAX_PARTS,
+    MAX_READ_EDGES,
     MAX_SECTIONS,
     MIN_CHUNKS_PER_PART,
     MIN_ROW_BYTES,
@@ -51,13 +52,23 @@ def test_what_cannot_be_placed_is_not_even_if_a_method_is_asked_for(changed: dic
 
 
 @pytest.mark.parametrize(
-    ("changed", "because"), [({"row_bytes": MIN_ROW_BYTES - 1}, "999,999 bytes"), ({"modules": True}, "modules")]
+    ("changed", "because"),
+    [
+        ({"row_bytes": MIN_ROW_BYTES - 1}, "999,999 bytes"),
+        ({"modules": True}, "modules"),
+        ({"mapped": True, "edges": MAX_READ_EDGES + 1}, "10,000,001 edges from files into memory"),
+    ],
 )
 def test_what_would_not_pay_is_placed_only_if_a_method_is_asked_for(changed: dict[str, Any], because: str) -> None:
     chosen, reason = choose(replace(USUAL, **changed))
     assert chosen is None
     assert because in reason
     assert choose(replace(USUAL, **changed, requested="parsa"))[0] == PlacementChoice("parsa", 8, MAX_SECTIONS)
+
+
+def test_few_edges_in_files_and_many_in_memory_are_placed() -> None:
+    for changed in ({"mapped": True, "edges": MAX_READ_EDGES}, {"edges": MAX_READ_EDGES + 1}):
+        assert choose(replace(USUAL, **changed))[0] is not None
 
 
 @given(st.integers(1, 10**6), st.integers(0, 10**7), st.integers(1, 10**5), st.sampled_from(["auto", "refined"]))
