@@ -162,8 +162,8 @@ class StageRunner:
         self._csr: dict[str, Csr] = {}  # by edge field
         self._borders: dict[str, Array] = {}  # by edge field: those of `border_finder`
         self._workspace: dict[tuple[str, str], Array] = {}  # by type and field
-        # Working memory of jobs that are done at the same time, by numbers of the stage, the column and the memory.
-        self._memory: dict[tuple[int, int, int], Array] = {}
+        # Working memory of jobs that are done at the same time, by number of the stage, field and number of the memory.
+        self._memory: dict[tuple[int, str, int], Array] = {}
         # The columns of each stage, by its number and theirs. A column is the same array for the whole chunk, unless a
         # kernel needs a copy of it.
         self._columns: dict[tuple[int, int], Array] = {}
@@ -223,11 +223,13 @@ class StageRunner:
         """Return the working memory of a job, by place of its column. Number 0 is that of the columns."""
         found: dict[int, Array] = {}
         for place, column in enumerate(self._compiled[number].kernel.columns if memory else ()):
-            if column.is_written and isinstance(column.access.declared, scratch):
-                key = number, place, memory
+            access = column.access
+            if isinstance(access.declared, scratch) and access.type is not None and not column.is_number:
+                # By field, as two arguments may be the same context.
+                key = number, f"{access.type.name}.{access.name}", memory
                 if key not in self._memory:
                     self._memory[key] = np.zeros_like(self._argument(number, place))
-                found[place] = self._memory[key]
+                found[place] = self._memory[key] if column.is_written else read_only(self._memory[key])
         return found
 
     def isolate_failure(self, start: int, stop: int, progress: Progress, error: BaseException) -> tuple[int, int]:

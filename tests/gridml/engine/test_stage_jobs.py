@@ -29,6 +29,7 @@ OWN = (
     "    at.total += at.hold[0] / 3.0\n    at.count[user.age] += 2\nuser.bias = at.hold[0] + gridml.uniform()"
 )
 KEPT = OWN.replace("at.hold[0] =", "at.hold[0] +=")  # working memory of one vertex is read by the next
+TWICE = OWN.replace("= at.hold[0] + gridml", "= too.hold[0] + gridml")
 
 
 @pytest.fixture
@@ -155,7 +156,9 @@ def test_ends_ascend_where_those_of_every_row_do(seed: int) -> None:
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize(("body", "signature"), [(BOTH, EDGE), (OWN, LINKS), (KEPT, LINKS)])
+@pytest.mark.parametrize(
+    ("body", "signature"), [(BOTH, EDGE), (OWN, LINKS), (KEPT, LINKS), (TWICE, f"{LINKS}, too: At")]
+)
 def test_threads_and_plain_python_change_no_bit(write: Write, body: str, signature: str) -> None:
     path = ascending(write(body, signature))
     plain = trained(path, plain=True)
