@@ -14,15 +14,19 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from benchmarks.arguments import numbers, sized, smallest
 from benchmarks.graph_programs import texts
+from benchmarks.graph_programs.against_libmf import OURS as FACTORS
 from benchmarks.graph_programs.against_libmf import example
 from benchmarks.graph_programs.against_libmf import program as factors
-from benchmarks.graph_programs.against_tomotopy import program as topics
+from benchmarks.graph_programs.against_tomotopy import SIZES as TOPICS
+from benchmarks.graph_programs.against_tomotopy import module as topics
 from benchmarks.graph_programs.one_worker import OneWorker
 from benchmarks.graph_programs.ratings import Ratings, drawn
 from benchmarks.table import Cell, write
@@ -32,7 +36,6 @@ from gridml.model.program import Program
 
 USERS, ITEMS, RATINGS = sized((70_000, 10_000, 10_000_000), (200, 50, 4_000))
 SIZES = sized((16, 16_000), (50,))
-TOPICS = sized((100, 1_000), (100,))
 PASSES, WARM = sized((12, 2), (2, 1))
 
 
@@ -144,29 +147,27 @@ def compared(name: str, edges: int, made: Callable[[], Program]) -> list[dict[st
 
 def main() -> None:
     numbers(__doc__)
-    missing = [str(file) for file in texts.files() if not file.is_file()]
-    if not smallest() and missing:
-        print(f"skipped: not there: the texts {', '.join(missing)}")
+    if not smallest() and not texts.are_there():
+        print("skipped: not there: the texts: set GRIDML_DATA")
         return
     load = os.getloadavg()[0]
-    module, ratings = example(), ascending(drawn(USERS, ITEMS, RATINGS))
+    module, ratings = example(FACTORS), ascending(drawn(USERS, ITEMS, RATINGS))
     rows: list[dict[str, Cell]] = []
     for size in SIZES:
         name = f"matrix factorisation, {size:,} users in a mini-batch"
-        rows += compared(name, len(ratings.stars), lambda size=size: factors(module, ratings, size))  # type: ignore[misc]
-    tokens = 0
-    for count in TOPICS:
-        sample = topics(count)
-        tokens = len(sample.graph().tables["Text"].edges["words"].targets)
-        rows += compared(f"topics ({count:,})", tokens, lambda sample=sample: sample)  # type: ignore[misc]
+        rows += compared(name, len(ratings.stars), partial(factors, module, ratings, replace(FACTORS, size=size)))
+    found = texts.drawn() if smallest() else texts.films()
+    for each in TOPICS:
+        of_texts = partial(topics(each.topics).program, found, each.ours, 0)
+        rows += compared(f"topics ({each.topics:,})", len(found.word), of_texts)
     write(
         "graph_threads",
         "Stages on one thread and on two",
         rows,
         [
             f"{len(ratings.stars):,} ratings of {USERS:,} users and {ITEMS:,} items, of each user by ascending item, "
-            f"rank {module.RANK}; {tokens:,} tokens, all texts in one mini-batch; medians of {PASSES - WARM} passes, "
-            f"in which the variants take turns",
+            f"rank {module.RANK}; {len(found.word):,} tokens of films, all texts in one mini-batch; "
+            f"medians of {PASSES - WARM} passes, in which the variants take turns",
             "CPU speed, wall speed: of the same training, whole on one thread, the median ratio within a turn; best: "
             "the largest of wall; two cores allow: how much faster the jobs of one thread would be on two free cores; "
             "cores: CPU seconds of a wall second",
