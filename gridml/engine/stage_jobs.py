@@ -54,14 +54,14 @@ class Division(Enum):
 
 
 @dataclass(frozen=True)
-class Job:
+class StageJob:
     """A part of a stage's work."""
 
     span: Sequence[Any]  #: the first arguments of its kernel
     memory: int  #: number of the working memory that it uses, unlike those of jobs done at the same time
 
 
-Phases = Sequence[Sequence[Job]]  # jobs of a phase may be done at the same time; phases follow one another
+Phases = Sequence[Sequence[StageJob]]  # jobs of a phase may be done at the same time; phases follow one another
 
 
 def threads_of(told: str | None) -> tuple[int, str]:
@@ -157,13 +157,13 @@ def limits_of(ends: NDArray[np.int32]) -> NDArray[np.int32]:
     return sample[[MAX_SAMPLE * number // SIDE for number in range(1, SIDE)]]
 
 
-def diagonals(start: int, stop: int, offsets: Ids, ends: Array, borders: Ids) -> Iterator[list[Job]]:
+def diagonals(start: int, stop: int, offsets: Ids, ends: Array, borders: Ids) -> Iterator[list[StageJob]]:
     """Yield the blocks of the rows [start, stop), a diagonal at a time. `borders` (SIDE+1, n) are those of
     `gridml.codegen.blocks.border_finder`."""
     rows = groups(offsets, start, stop, SIDE)
     for diagonal in range(SIDE):
         pairs = [(i, (i + diagonal) % SIDE) for i in range(SIDE)]
-        yield [Job([rows[i], rows[i + 1], borders[j], borders[j + 1], ends], i) for i, j in pairs]
+        yield [StageJob([rows[i], rows[i + 1], borders[j], borders[j + 1], ends], i) for i, j in pairs]
 
 
 @cache

@@ -24,7 +24,7 @@ from gridml.codegen.interpreted import interpreted
 from gridml.codegen.kernel import Column, Kernel, adder, kernel_of
 from gridml.codegen.line_map import explained
 from gridml.engine import stage_jobs
-from gridml.engine.stage_jobs import Division, Job, Phases
+from gridml.engine.stage_jobs import Division, Phases, StageJob
 from gridml.model.batch import Rows
 from gridml.model.chunk import ChunkEdges
 from gridml.model.schedule import Progress
@@ -259,13 +259,13 @@ class StageRunner:
         stage = each.stage
         if isinstance(stage, ApplyStage):
             count, _ = stage_jobs.runs_of(work, stage_jobs.least_run(stage))
-            return [[Job([part], i) for i, part in enumerate(np.array_split(span[0], count))]]
+            return [[StageJob([part], i) for i, part in enumerate(np.array_split(span[0], count))]]
         start, stop, *edges = span
         csr = self._edges(stage.edge)
         if each.division is Division.RUNS:
             count, _ = stage_jobs.runs_of(work, stage_jobs.least_run(stage))
             runs = pairwise(stage_jobs.groups(csr.offsets, start, stop, count))
-            return [[Job([first, last, *edges], i) for i, (first, last) in enumerate(runs)]]
+            return [[StageJob([first, last, *edges], i) for i, (first, last) in enumerate(runs)]]
         if not stage_jobs.is_blocked(work, stop - start)[0]:
             return ()
         borders = self._find(csr, stage.edge, start, stop)

@@ -12,7 +12,7 @@ import pytest
 from gridml.codegen.blocks import border_finder
 from gridml.codegen.kernel import kernel_of
 from gridml.engine import stage_jobs
-from gridml.engine.stage_jobs import SIDE, Division, Job, diagonals, divisions, do_all, groups, limits_of
+from gridml.engine.stage_jobs import SIDE, Division, StageJob, diagonals, divisions, do_all, groups, limits_of
 from gridml.model.loading import load
 from tests.support.stage_programs import EDGE, Write, stages_in, trained
 
@@ -183,7 +183,7 @@ def test_draws_derived_fields_and_logs_are_the_same_on_threads(programs: Path) -
 def test_edges_are_cut_into_blocks_where_they_ascend(
     write: Write, monkeypatch: pytest.MonkeyPatch, is_sorted: bool
 ) -> None:
-    jobs: list[Job] = []
+    jobs: list[StageJob] = []
     cut = stage_jobs.diagonals
     monkeypatch.setattr(stage_jobs, "diagonals", lambda *given: [jobs.extend(each) or each for each in cut(*given)])
     path = write(BOTH)
