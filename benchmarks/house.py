@@ -37,7 +37,7 @@ SHARED_NAMES = frozenset({"__init__", "__main__", "base", "registry", "options",
 """Module names that many folders use by convention."""
 
 CEILINGS: dict[str, float] = {
-    "files": 357,
+    "files": 359,
     "public class names that stand twice": 0,
     "module names that repeat": 2,
     "circles of folders": 0,

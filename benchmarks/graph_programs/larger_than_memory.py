@@ -31,7 +31,7 @@ from benchmarks.table import Cell, write
 
 PROGRAM = Path(__file__).with_name("ratings_of_file.py")
 USERS, ITEMS, RATINGS = sized((400_000, 20_000, 64_000_000), (200, 50, 4_000))
-EACH_MB, TOGETHER_MB = 300, 500  # of one process; of all processes of a run, with the pages of files
+EACH_MB, TOGETHER_MB = 500, 500  # of one process; of all processes of a run, with the pages of files
 CHUNK = "8MB"  # cutting takes five times the size of a chunk (memory.md), which is 32 MB by default
 WORKERS = sized((1, 2), (1,))
 AT_ONCE = 1 << 20  # ratings that are written together
@@ -204,7 +204,7 @@ def main() -> None:
             f"{EACH_MB} MB, each: RLIMIT_DATA of the master and of each worker. {TOGETHER_MB} MB, all: a cgroup with "
             "master, workers and the pages of all files that they read or write. A process that takes as much fails "
             "within either",
-            f"chunks of {CHUNK} at most: with the default of 32 MB a master of {EACH_MB} MB fails as it cuts one; "
+            f"chunks of {CHUNK} at most: with the default of 32 MB a master of 300 MB failed as it cut one; "
             "factors of rank 16, two passes; every rating was counted once in each. The first run reads the text, and "
             "the others find its arrays. CPU-s: of all processes",
             f"peaks of RssAnon and RssFile, sampled every {SAMPLE_S * 1e3:.0f} ms; of files: also of libraries; the "

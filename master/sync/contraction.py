@@ -81,7 +81,7 @@ OVERSHOOT = 4.0
 #: Multiples of this, modulo 1, are spread evenly over [0, 1).
 GOLDEN_RATIO = 0.6180339887498949
 #: Edges that are read at once; bounds memory.
-EDGE_BLOCK = 1 << 22
+EDGE_BLOCK = 1 << 19
 
 
 class Contractions:
