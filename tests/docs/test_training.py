@@ -31,7 +31,7 @@ CHANGES = TEXT.partition("## What gridml changes\n")[2].partition("\n## ")[0]
 
 
 def test_its_line_is_one_that_a_run_begins_with() -> None:
-    update = SimpleNamespace(batch=64, accumulate=1, keeps_rate=False)
+    update = SimpleNamespace(batch=64, edges=None, accumulate=1, keeps_rate=False)
     own = {
         "min_target_batch": 1,
         "min_actual_batch": 1,
