@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from gridml.aggregates import Merge
 from gridml.caching.master_copy import reconstruct
-from gridml.errors import DamagedError, GridmlError, UserCodeError
+from gridml.errors import DamagedError, GridmlError, RunError, UserCodeError
 from gridml.protocol.foreign import MAX_TRACEBACK_CHARS, described, printable
 from gridml.protocol.messages import MAX_LOGGED, Failure, Logged, Push, Verdict
 from gridml.protocol.outbox import job_of
@@ -363,6 +363,11 @@ class Pushes:
             return GateResult(None, printable(str(error)), failed=True), None, trace
         except RUN_ERRORS:
             raise
+        except MemoryError as error:  # no fault of the push, which `Merger.check` has compared with the replica
+            raise RunError(
+                f"the master has no memory left to merge a push of {pending.nbytes:,} bytes ({error}). Free some on "
+                f"its machine, or give its job more, then go on from the last credit with gridml resume."
+            ) from error
         except Exception as error:
             pending.problem = f"it cannot be merged: {described(error)}"
             return GateResult(None, pending.problem, failed=True), None, ""
