@@ -19,6 +19,7 @@ from gridml.carriers.base import BEGUN, WorkerMailbox
 from gridml.engine.devices import Device
 from gridml.engine.engine import Engine
 from gridml.engine.rng_state import RngState
+from gridml.engine.stage_runner import CompiledStage
 from gridml.engine.update_runner import BatchFailed
 from gridml.model.loading import load
 from gridml.model.program import Program
@@ -34,8 +35,14 @@ MAX_POLL_S = 1.0  # maximum between two polls; a reply that comes earlier wakes 
 class SteppedEngine(Engine):
     """An engine that has a random state of its own and counts the rows of a batch."""
 
-    def __init__(self, program: Program, rng_state: RngState, device: Device | None = None) -> None:
-        super().__init__(program, device)
+    def __init__(
+        self,
+        program: Program,
+        rng_state: RngState,
+        device: Device | None = None,
+        stages: list[CompiledStage] | None = None,
+    ) -> None:
+        super().__init__(program, device, stages=stages)
         self._rng_state = rng_state
         self.rows = 0  # of the last batch
 
@@ -130,6 +137,7 @@ class Trainer:
         self._source = source
         self._prices = prices
         self._seed = seed
+        self._stages: list[CompiledStage] | None = None  # those of the first worker
         if self._program.uses_torch:
             import torch
 
@@ -144,7 +152,8 @@ class Trainer:
         self, options: WorkerOptions, mailbox: WorkerMailbox, clock: Callable[[], float], speed: float
     ) -> SteppedWorker:
         rng_state = RngState(f"{self._seed}/{options.worker}", torch=self._program.uses_torch)
-        engine = SteppedEngine(self._program, rng_state, self._device)
+        engine = SteppedEngine(self._program, rng_state, self._device, self._stages)
+        self._stages = engine.stages
         chosen = SessionOptions(options.worker, options.kind, options.chunks, options.patience_s, self._source)
         return SteppedWorker(chosen, engine, mailbox, clock, self._prices, speed)
 

@@ -123,7 +123,7 @@ def seconds(made: Callable[[], Program]) -> dict[str, list[float]]:
     workers = {}
     for layout in LAYOUTS:
         worker = OneWorker(made())
-        stage = worker.engine._stages[-1]
+        stage = worker.engine.stages[-1]
         stage.call = Timed(stage.kernel.text, layout, stage.call)
         workers[layout] = worker, stage.call
     found: dict[str, list[float]] = {layout: [] for layout in LAYOUTS}

@@ -68,7 +68,7 @@ class TimedWorker(OneWorker):
     def __init__(self, program: Program, variant: Variant) -> None:
         super().__init__(program)
         self.engine._threads = variant.threads
-        for stage in self.engine._stages if variant.is_whole else ():
+        for stage in self.engine.stages if variant.is_whole else ():
             stage.division = Division.WHOLE
         self.spent: list[Spent] = []
         self._train = self.engine.train

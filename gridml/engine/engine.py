@@ -19,7 +19,7 @@ from gridml.engine.devices import Device, device_fault_of
 from gridml.engine.look_ahead import LookAhead
 from gridml.engine.mirror import Capture
 from gridml.engine.modules import ModuleRows, Modules, Trainable, checked_views
-from gridml.engine.stage_runner import StageRunner, stages_of
+from gridml.engine.stage_runner import CompiledStage, StageRunner, stages_of
 from gridml.engine.update_runner import BatchFailed, Recorder, UpdateRunner
 from gridml.errors import NotFiniteError
 from gridml.model.batch import Array, Rows
@@ -67,12 +67,16 @@ class Engine:
         plain: bool = False,
         holds: bool = False,
         threads: int = 1,
+        stages: list[CompiledStage] | None = None,
     ) -> None:
         """`plain`: run stages as plain Python (`gridml.codegen.interpreted`). `holds`: stages leave the replica as it
-        is (`gridml.codegen.held`). `threads`: of compiled stages; they do not change the result."""
+        is (`gridml.codegen.held`). `threads`: of compiled stages; they do not change the result. `stages`: those of
+        another engine of the program on this thread, since it takes some 30 ms to read them from its source."""
         self.program = program
         shape = program.shape
-        self._stages = stages_of(shape, plain=plain, holds=holds) if isinstance(shape, Stages) else []
+        if stages is None:
+            stages = stages_of(shape, plain=plain, holds=holds) if isinstance(shape, Stages) else []
+        self.stages = stages
         self._threads = threads
         self._trial = trial  # True in `gridml check`, which makes comparisons that are too slow for a run
         self.device = device or Device()
@@ -148,7 +152,7 @@ class Engine:
             self._runner = UpdateRunner(shape, self.recorder, self._tables)
         else:
             assert isinstance(shape, Stages), "a program has f or stages"
-            self._runner = StageRunner(shape, self._stages, self._tables, self._threads)
+            self._runner = StageRunner(shape, self.stages, self._tables, self._threads)
 
     def compile(self) -> None:
         """Compile the stages of the current chunk's program, by running them on no vertices. Raises StageError."""
