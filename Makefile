@@ -63,15 +63,17 @@ docs: $(STAMP)
 # tests, which yield to it, and are shown afterwards, so that pytest's summary is the last line; before it stand the tests
 # that were skipped, and why. Of what raises daemons a test that failed is run once more, since it keeps times of its own
 # on a machine that is shared, and named as RERUN among the last lines.
+# pytest's own limit of a test cannot end one that hangs in compiled code; LIMIT ends its process, after a second try, too.
 PYTEST := $(BIN)/python -m pytest -rfERs
+LIMIT := -o faulthandler_timeout=1000 -o faulthandler_exit_on_timeout=true
 
 test: $(STAMP)
 	@mkdir -p build; $(BIN)/python -m compileall -q gridml chunk_model master remote ami pools benchmarks; \
 	echo "tests that raise daemons; beside them lint and docs, into build/lint.log, and the rest, into build/rest.log"; \
 	nice $(MAKE) --no-print-directory lint docs > build/lint.log 2>&1 & lint=$$!; \
-	nice $(PYTEST) -m "not alone and not long" -n 2 --dist worksteal > build/rest.log 2>&1 & rest=$$!; \
+	nice $(PYTEST) $(LIMIT) -m "not alone and not long" -n 2 --dist worksteal > build/rest.log 2>&1 & rest=$$!; \
 	trap 'kill $$lint $$rest' INT TERM; \
-	$(PYTEST) --reruns 1 -m "alone and not long" -n 2 --dist loadfile | tee build/alone.log; alone=$$?; \
+	$(PYTEST) $(LIMIT) --reruns 1 -m "alone and not long" -n 2 --dist loadfile | tee build/alone.log; alone=$$?; \
 	wait $$lint; lint=$$?; wait $$rest; rest=$$?; \
 	cat build/lint.log; sed '$$d' build/rest.log; \
 	if [ $$lint -ne 0 ]; then echo "FAILED lint or docs, see build/lint.log"; fi; \

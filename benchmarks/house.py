@@ -41,7 +41,7 @@ CEILINGS: dict[str, float] = {
     "public class names that stand twice": 0,
     "module names that repeat": 2,
     "circles of folders": 0,
-    "lines of statements in it": 42_032,
+    "lines of statements in it": 42_048,
     "lines of option plumbing": 3_044,
 }
 """Upper bounds. A change that exceeds one must explain it in CHANGELOG. `MIN_MEDIAN_LINES` is a lower bound."""
