@@ -192,7 +192,7 @@ def _make_ledger(
                 text = f"{initialized.taken:,} of {initialized.total:,} tensors are those of {source}"
                 facts = {"source": source, "taken": initialized.taken, "tensors": initialized.total}
                 events.record("first values", facts, text)
-            useful, _ = useful_workers(spec, epochs.total, averages=merger.averages)
+            useful, _ = useful_workers(spec, epochs, averages=merger.averages)
             workers = settings.workers if useful is None else min(useful, settings.workers)
             log_settings(spec, workers, ledger, events)
             if merger.averages:

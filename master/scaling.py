@@ -22,6 +22,7 @@ from gridml.errors import LedgerError, RunError, UsageError
 from gridml.protocol import bundle
 from gridml.protocol.foreign import described, read_regular, remove
 from master.backends.registry import BACKENDS, read_settings
+from master.leases.epochs import Epochs
 from master.store.journal import Events
 from master.store.ledger import Ledger
 from master.store.reader import LOGGED_SETTINGS, holder, opened, read_facts, read_status
@@ -118,16 +119,15 @@ REVIEW_S = 1.0  # between two looks at what pushes cost
 
 
 def useful_workers(
-    spec: RunSpec, total: int, sharing: tuple[int, str] = (0, ""), *, averages: bool
+    spec: RunSpec, epochs: Epochs, sharing: tuple[int, str] = (0, ""), *, averages: bool
 ) -> tuple[int | None, str]:
-    """Return (largest number of workers that is useful in a run over `total` vertices, reason). The number is None if
-    there is no limit. `sharing` is as in `worker_limit`."""
-    ticks = spec.program.division(spec.graph)
-    if ticks is not None and spec.program.consistency.waits:
+    """Return (largest number of workers that is useful in a run of these epochs, reason). The number is None if there
+    is no limit. `sharing` is as in `worker_limit`."""
+    if (ticks := epochs.ticks) is not None:
         return ticks.parts, f"with slack a pass has {ticks.parts} parts, and one worker at a time trains a part"
     if not averages:  # parallel training costs accuracy only if whole replicas are averaged
         return None, ""
-    return worker_limit(RunLength(total, spec.program.shape.window, spec.settings.steps_each), sharing)
+    return worker_limit(RunLength(epochs.total, spec.program.shape.window, spec.settings.steps_each), sharing)
 
 
 class WorkerLimit:
@@ -136,7 +136,6 @@ class WorkerLimit:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._seen: tuple[int, int] | None = None  # (target, requested) of the last step
-        self._total = parts.leases.epochs.total
         self._sharing: int = parts.store.ledger.get(SHARING, 0)
         self._review_s = self._cheap_s = -math.inf  # times of the last review, and of the last that found low costs
         self._set((self._sharing, ""))
@@ -175,8 +174,10 @@ class WorkerLimit:
         self._set((count, why))
 
     def _set(self, sharing: tuple[int, str]) -> None:
-        spec, workers, averages = self._parts.spec, self._parts.workers, self._parts.merger.averages
-        workers.worker_limit, self._reason = useful_workers(spec, self._total, sharing, averages=averages)
+        parts, workers = self._parts, self._parts.workers
+        workers.worker_limit, self._reason = useful_workers(
+            parts.spec, parts.leases.epochs, sharing, averages=parts.merger.averages
+        )
 
 
 # Settings are logged once they were used for at least MIN_USED_S seconds and at least the share MIN_SHARE of the time

@@ -25,9 +25,9 @@ import numpy as np
 import gridml
 from benchmarks.arguments import parser_of, sized, smallest
 from benchmarks.graph_programs import libmf
-from benchmarks.graph_programs.one_worker import OneWorker, Reached, judged
+from benchmarks.graph_programs.one_worker import OneWorker, Reached, judged, tried
 from benchmarks.graph_programs.ratings import Kind, Ratings, drawn, of_movielens
-from benchmarks.table import Cell, write
+from benchmarks.table import write
 from gridml.errors import DataError
 from gridml.model.stages import GlobalSync
 
@@ -37,6 +37,7 @@ CHOOSE_ON = sized((28_000, 10_000, 4_000_000), (200, 50, 4_000))  # users, items
 ITERATIONS = sized((5, 8, 12), (2,))
 SEEDS = sized((1, 2, 3), (1,))
 PASSES = sized(20, 2)
+RANK = 32  # of examples/mf.py
 GOAL = 0.7
 
 
@@ -123,17 +124,18 @@ def passes(ratings: Ratings, settings: Settings, seed: int, until: float = 0.0) 
 
 
 def peer(library: Path, ratings: Ratings, settings: Peer, iterations: int) -> Reached:
-    done = libmf.train(library, ratings, 32, iterations, settings.ridge, settings.rate)
+    done = libmf.train(library, ratings, RANK, iterations, settings.ridge, settings.rate)
     return Reached(iterations, done.cpu_s, done.rmse)
 
 
 def choose(library: Path | None) -> None:
     """Compare settings of both on one set of ratings."""
-    ratings, rows = drawn(*CHOOSE_ON), []
-    for each in PEERS if library else ():
-        rows.append(_row("libmf", each, peer(library or MF, ratings, each, ITERATIONS[-1])))
-    until = min((float(str(row["RMSE"])) for row in rows), default=0.0)
-    rows += [_row("gridml", each, passes(ratings, each, 0, until)[-1]) for each in TRIED]
+    ratings, rows, lowest = drawn(*CHOOSE_ON), [], 0.0
+    if library is not None:
+        theirs = [peer(library, ratings, each, ITERATIONS[-1]) for each in PEERS]
+        lowest = min(each.error for each in theirs)
+        rows = [tried("libmf", each, "RMSE", last, 5) for each, last in zip(PEERS, theirs, strict=True)]
+    rows += [tried("gridml", each, "RMSE", passes(ratings, each, 0, lowest)[-1], 5) for each in TRIED]
     write(
         "graph_libmf_choice",
         "Matrix factorisation: settings of libmf and of gridml",
@@ -144,17 +146,6 @@ def choose(library: Path | None) -> None:
             "fewest CPU seconds to it",
         ],
     )
-
-
-def _row(of: str, settings: Peer | Settings, last: Reached) -> dict[str, Cell]:
-    told = ", ".join(f"{name} {value:g}" for name, value in vars(settings).items())
-    return {
-        "of": of,
-        "settings": told,
-        "passes": last.passes,
-        "CPU-s": round(last.cpu_s, 2),
-        "RMSE": round(last.error, 5),
-    }
 
 
 def judge(library: Path | None) -> None:
@@ -182,7 +173,7 @@ def judge(library: Path | None) -> None:
             f"medians of seeds {', '.join(map(str, SEEDS))}, with which the ratings are drawn (of MovieLens, what is "
             f"held out) and gridml's factors begin; the ratio is that of one seed",
             f"{RATINGS:,} ratings drawn of hidden factors with noise, a tenth held out; {USERS:,} users, {ITEMS:,} "
-            f"items; trained at rank 32",
+            f"items; trained at rank {RANK}",
             f"settings were chosen on ratings of another kind, {Kind()} (graph_libmf_choice.md): {PEER}, {OURS}. "
             "gridml's model has biases, which libmf's has not",
             "libmf: the source in PyPI's libmf 0.9.2 with AVX, one thread; its seconds contain sorting into blocks. "

@@ -25,7 +25,7 @@ import numpy as np
 
 from benchmarks.arguments import parser_of, sized, smallest
 from benchmarks.graph_programs import texts
-from benchmarks.graph_programs.one_worker import OneWorker, Reached, judged
+from benchmarks.graph_programs.one_worker import OneWorker, Reached, judged, named, tried
 from benchmarks.graph_programs.texts import TEXTS, Texts
 from benchmarks.graph_programs.topics import Settings
 from benchmarks.table import Cell, write
@@ -149,15 +149,15 @@ def choose(python: str | None) -> None:
     found = texts.drawn() if smallest() else TEXTS[CHOOSE_ON]()
     rows: list[dict[str, Cell]] = []
     for size in SIZES:
-        best = 0.0
-        for peer in PEERS if python else ():
-            last = tomotopy(python or "", found, size, peer, 0)[1][-1]
-            best = min(best or last.error, last.error)
-            rows.append({"topics": size.topics, "of": "tomotopy", "settings": _told(peer), **_end(last)})
-            print(rows[-1], flush=True)
+        theirs: list[Reached] = []
+        if python is not None:
+            theirs = [tomotopy(python, found, size, each, 0)[1][-1] for each in PEERS]
+            ends = [tried("tomotopy", each, "perplexity", last, 0) for each, last in zip(PEERS, theirs, strict=True)]
+            rows += [{"topics": size.topics, **end} for end in ends]
+        lowest = min((each.error for each in theirs), default=0.0)
         for settings in OURS:
-            last = passes(found, size, settings, 0, best)[0][-1]
-            rows.append({"topics": size.topics, "of": "gridml", "settings": _told(settings), **_end(last)})
+            last = passes(found, size, settings, 0, lowest)[0][-1]
+            rows.append({"topics": size.topics, **tried("gridml", settings, "perplexity", last, 0)})
             print(rows[-1], flush=True)
     write(
         "graph_tomotopy_choice",
@@ -169,14 +169,6 @@ def choose(python: str | None) -> None:
             "perplexity, and gridml's fewest CPU seconds to it; one seed, 0, which judges nothing",
         ],
     )
-
-
-def _told(settings: Peer | Settings) -> str:
-    return ", ".join(f"{name} {value:,}" for name, value in vars(settings).items())
-
-
-def _end(last: Reached) -> dict[str, Cell]:
-    return {"passes": last.passes, "CPU-s": round(last.cpu_s, 2), "perplexity": round(last.error)}
 
 
 def judge(python: str | None) -> None:
@@ -200,7 +192,7 @@ def judge(python: str | None) -> None:
             print(*rows[-len(size.iterations) :], sep="\n", flush=True)
             notes.append(
                 f"{name}, {size.topics:,} topics: {worker.passes * len(found.word) / worker.worker_s / 1e6:.2f} M "
-                f"tokens per CPU-s of the worker; tomotopy: {_told(size.peer)}; gridml: {_told(size.ours)}"
+                f"tokens per CPU-s of the worker; tomotopy: {named(size.peer)}; gridml: {named(size.ours)}"
             )
     write(
         "graph_tomotopy",

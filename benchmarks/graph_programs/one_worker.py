@@ -37,6 +37,17 @@ class Reached(NamedTuple):
     master_s: float = 0.0  #: CPU seconds of what a master would do
 
 
+def tried(of: str, settings: Any, error: str, last: Reached, digits: int) -> dict[str, Cell]:
+    """Return a row of a table of settings, a dataclass: what was reached with them in the end."""
+    row: dict[str, Cell] = {"of": of, "settings": named(settings), "passes": last.passes}
+    return row | {"CPU-s": round(last.cpu_s, 2), error: round(last.error, digits)}
+
+
+def named(settings: Any) -> str:
+    """Return the settings of a dataclass as text."""
+    return ", ".join(f"{name} {value:,}" for name, value in vars(settings).items())
+
+
 def judged(
     peer: str,
     error: str,

@@ -86,7 +86,9 @@ class FreeSpans:
 
     def left(self) -> list[int]:
         """Return the free vertices of all epochs, by part."""
-        return [self._left[part] for part in range(len(self._of(0)) + 1)]
+        # Of an epoch in use: the borders of one that has ended may have to be computed anew.
+        borders = self._of(self.spans[0].epoch if self.spans else 0)
+        return [self._left[part] for part in range(len(borders) + 1)]
 
     def _count(self, span: Span, sign: int) -> None:
         self._counts[span.epoch] += sign * span.count
