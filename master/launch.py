@@ -13,8 +13,8 @@ from gridml.engine.engine import Engine
 from gridml.errors import GridmlError, LedgerError, ProgramError
 from gridml.model.graph import Graph
 from gridml.model.loading import load, loaded
+from gridml.model.phases import Stages
 from gridml.model.program import Program
-from gridml.model.stages import Stages
 from gridml.model.ticks import Ticks
 from gridml.protocol import bundle
 from gridml.protocol.foreign import remove

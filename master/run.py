@@ -182,8 +182,6 @@ class MasterRun:
     def _check_early_stopping(self) -> None:
         """Record that the run stops early, or that it no longer does after a resume with another program."""
         epochs = self.parts.leases.epochs
-        if self.parts.spec.program.early_stopping is None and self.ledger.get(STOPPED_EARLY) is None:
-            return
         enough = epochs.stop_reason
         if enough == self.ledger.get(STOPPED_EARLY):
             return

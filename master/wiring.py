@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gridml.carriers.base import MasterMailboxes
 from gridml.carriers.registry import CARRIERS
-from gridml.model.stages import Stages
+from gridml.model.phases import Stages
 from master.evaluation.evaluator import Evaluator
 from master.fleet.fleet import Fleet, Workplace
 from master.leases.epochs import leased_sizes
@@ -102,7 +102,7 @@ def wire(
     merger = Merger(spec.graph, store.replica, settings.workers, measured, syncs, by_edge)
     tick_ends = None
     if ticks is not None and isinstance(shape, Stages):
-        owner = OwnerStages(shape.mini_batch, spec.program.types())
+        owner = OwnerStages(shape, spec.program.types())
         tick_ends = TickEnds(leases.epochs, owner, store.ledger, store.replica, merger, pulls)
     due = sampler(settings.spot_checks, environment.chance)
     trust = Trust(store, leases, workers, events, merger.group_of, due)

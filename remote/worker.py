@@ -29,8 +29,8 @@ from gridml.engine.rng_state import seed_generators
 from gridml.engine.stage_jobs import threads_of
 from gridml.errors import GridmlError, ProgramError, RunError
 from gridml.model import device_memory, loading
+from gridml.model.phases import Stages
 from gridml.model.program import Program
-from gridml.model.stages import Stages
 from gridml.protocol import outbox
 from gridml.protocol.outbox import attempt_of, job_of
 from remote import fitness

@@ -28,7 +28,7 @@ from benchmarks.table import Cell, write
 from gridml.codegen.cache import module_of
 from gridml.codegen.kernel import FAST, kernel_of
 from gridml.model.loading import load
-from gridml.model.stages import Stages
+from gridml.model.phases import Stages
 
 Array = NDArray[Any]
 MF = Path(__file__).parents[2] / "examples" / "mf.py"

@@ -30,8 +30,9 @@ from gridml.model.chunk import cut
 from gridml.model.graph import Graph, csr
 from gridml.model.loading import load
 from gridml.model.order import EpochOrder
+from gridml.model.phases import Stages
 from gridml.model.program import Program
-from gridml.model.stages import MiniBatch, Stages
+from gridml.model.stages import MiniBatch
 from gridml.protocol.push import ReplicaPart, RowValues
 
 Array = NDArray[Any]

@@ -16,9 +16,9 @@ from gridml.engine.update_runner import BatchFailed
 from gridml.errors import LedgerError, NotFiniteError, ProgramError, UsageError, UserCodeError
 from gridml.model.graph import Graph
 from gridml.model.loading import check_guarded
+from gridml.model.phases import Stages
 from gridml.model.program import Program, called_traceback
 from gridml.model.schedule import Progress
-from gridml.model.stages import Stages
 from gridml.protocol.foreign import described
 from master.evaluation.metrics import first_chunk
 from master.planning.program_warnings import nonfinite_fields

@@ -26,9 +26,9 @@ from gridml.model.batch import Array, Rows
 from gridml.model.chunk import BEFORE, Chunk
 from gridml.model.device_memory import pinned
 from gridml.model.device_rows import DeviceRows
+from gridml.model.phases import Stages
 from gridml.model.program import Program
 from gridml.model.schedule import Progress, TorchSchedule
-from gridml.model.stages import Stages
 from gridml.model.stepping import Stepping
 from gridml.model.update import Update
 from gridml.model.vertex import VertexId
@@ -152,11 +152,11 @@ class Engine:
             self._runner = UpdateRunner(shape, self.recorder, self._tables)
         else:
             assert isinstance(shape, Stages), "a program has f or stages"
-            self._runner = StageRunner(shape, self.stages, self._tables, self._threads)
+            self._runner = StageRunner(shape, self.stages, self._tables, self._threads, chunk.phase)
 
     def compile(self) -> None:
         """Compile the stages of the current chunk's program, by running them on no vertices. Raises StageError."""
-        assert self._runner is not None
+        assert isinstance(self._runner, StageRunner)
         self._runner.run(0, 0, self.at)
 
     def batch_end(self, at: int, size: int, stop: int) -> tuple[int, bool]:
@@ -170,7 +170,7 @@ class Engine:
         ends = self.chunk.ends
         if ends is None:
             return min(at + size, stop), True
-        if self.program.shape.edges is not None:
+        if self.program.shape.follows_ends:
             return min(int(ends[np.searchsorted(ends, at, side="right")]), stop), True
         until = min(at + size, stop)
         whole = int(ends[np.searchsorted(ends, until, side="right") - 1]) if ends[0] <= until else 0

@@ -27,9 +27,10 @@ from gridml.engine import stage_jobs
 from gridml.engine.stage_jobs import Division, Phases, StageJob
 from gridml.model.batch import Rows
 from gridml.model.chunk import ChunkEdges
+from gridml.model.phases import Stages
 from gridml.model.schedule import Progress
 from gridml.model.stage_fields import accumulator, scratch
-from gridml.model.stages import ApplyStage, ExchangeStage, Part, Stages
+from gridml.model.stages import ApplyStage, ExchangeStage, Part
 from gridml.model.vertex import describe
 
 Array = NDArray[Any]
@@ -142,19 +143,26 @@ def compiled_stages(
 
 
 def stages_of(stages: Stages, *, plain: bool = False, holds: bool = False) -> list[CompiledStage]:
-    """Return the stages of a mini-batch that workers run, as `compiled_stages` does."""
-    batch = stages.mini_batch
-    return compiled_stages(batch.on_workers, exact=batch.exact, plain=plain, holds=holds)
+    """Return the stages of a mini-batch that workers run, those of all phases, as `compiled_stages` does."""
+    on_workers = [each for phase in stages.phases for each in phase.on_workers]
+    return compiled_stages(on_workers, exact=stages.mini_batch.exact, plain=plain, holds=holds)
 
 
 @final
 class StageRunner:
-    """Runs stages on rows of one chunk, whose `tables` are given by name, on up to `threads` threads."""
+    """Runs the stages of a `phase`, or of all, on rows of one chunk, whose `tables` are given by name, on up to
+    `threads` threads."""
 
     def __init__(
-        self, stages: Stages, compiled: list[CompiledStage], tables: Mapping[str, Any], threads: int = 1
+        self,
+        stages: Stages,
+        compiled: list[CompiledStage],
+        tables: Mapping[str, Any],
+        threads: int = 1,
+        phase: int | None = None,
     ) -> None:
         self._compiled = compiled
+        self._numbers = stages.numbers(phase)
         self._threads = threads
         self._tables: Mapping[str, Rows] = tables
         self._draws_from = stages.mini_batch.seed
@@ -174,8 +182,8 @@ class StageRunner:
     def run(self, start: int, stop: int, progress: Progress) -> None:
         """Run the stages on rows [start, stop) of the driving type. Raises StageError if one cannot be compiled."""
         made = []
-        for number, each in enumerate(self._compiled):
-            found = self._do(number, start, stop, progress)
+        for number in self._numbers:
+            each, found = self._compiled[number], self._do(number, start, stop, progress)
             made += [(each, column, logs[i]) for i, column in enumerate(each.logging) for logs in found]
         # In force only now, so that no stage sees changes of its own mini-batch.
         for each, column, log in made:

@@ -108,6 +108,7 @@ class Chunk:
     tables: Mapping[str, ChunkTable]
     edges: Mapping[str, ChunkEdges]  #: edges by "table/edge field"
     ends: Ids | None = None  #: driving rows at which components end; None if each row is a component
+    phase: int | None = None  #: of the program's stages, to be run on all rows; None: all stages
 
     @property
     def count(self) -> int:
@@ -140,7 +141,7 @@ class Chunk:
                 tensors[f"edge/{name}/places"] = bundle.narrowed(edges.places)
         if self.ends is not None:
             tensors["ends"] = bundle.narrowed(self.ends)
-        message = {
+        message: dict[str, Any] = {
             "driver": self.driver,
             "tables": {name: table.type for name, table in self.tables.items()},
             "edges": {name: [edges.target, edges.degree] for name, edges in self.edges.items()},
@@ -154,6 +155,8 @@ class Chunk:
                 name: list(table.borrowed.payloads) for name, table in self.tables.items() if table.borrowed is not None
             },
         }
+        if self.phase is not None:
+            message["phase"] = self.phase
         starts, parts = ("field/", "values/"), ("/weight", "/field/")
         read = frozenset(n for n in tensors if n.startswith(starts) or any(part in n for part in parts))
         return bundle.encode(message, tensors, aligned=read)
@@ -195,7 +198,7 @@ class Chunk:
                 )
                 for name, (target, degree) in message["edges"].items()
             }
-            return Chunk(message["driver"], tables, edges, _widened(tensors.get("ends")))
+            return Chunk(message["driver"], tables, edges, _widened(tensors.get("ends")), message.get("phase"))
         except (KeyError, TypeError, ValueError, AttributeError, ProgramError) as error:
             raise ValueError(f"not a chunk: {type(error).__name__}: {error}") from error
 

@@ -85,7 +85,7 @@ class EpochOrder:
         ticks: Ticks | None = None,
     ) -> None:
         assert units is None or (parts is None and ticks is None), "connected vertices are not placed"
-        self.count = count
+        self.count = count if ticks is None else ticks.positions
         self._units = units
         if parts is None:
             order = np.arange(count if units is None else len(units.offsets) - 1, dtype=np.int64)
@@ -103,13 +103,21 @@ class EpochOrder:
 
     def vertices(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the vertex indices at positions [start, stop), which must not divide a unit."""
-        if self._units is None or self._ends is None:
+        if self._ends is None or (self._units is None and self._has_one_position):
             return self._order[start:stop]
         first, last = self._unit_at(start), self._unit_at(stop)
+        if self._units is None:
+            assert self.mini_batches is not None
+            return self.mini_batches.vertices(self._order, first, last)
         offsets, members = self._units.offsets, self._units.members
         if first == last:
             return members[:0]
         return np.concatenate([members[offsets[u] : offsets[u + 1]] for u in self._order[first:last]])
+
+    @property
+    def _has_one_position(self) -> bool:
+        """True if position i is vertex i of the order."""
+        return self.mini_batches is None or self.mini_batches.begins is None
 
     def boundary(self, position: int) -> int:
         """Return the first position at or after `position` that divides no unit and no mini-batch."""

@@ -22,8 +22,9 @@ from gridml.errors import GridmlError, Interruption, ProgramError, UserCodeError
 from gridml.model.graph import Graph
 from gridml.model.layers import layers_of
 from gridml.model.order import Shuffle
+from gridml.model.phases import Stages
 from gridml.model.schedule import Progress, Schedule, TorchSchedule, check_schedule, factor_of, linear_decay
-from gridml.model.stages import GlobalSync, MiniBatch, Stages
+from gridml.model.stages import GlobalSync, MiniBatch
 from gridml.model.ticks import Consistency, Ticks
 from gridml.model.update import Shape, Update, argument_hints, progress_place, vertex_class
 from gridml.model.vertex import Vertex, VertexType, describe, module, reachable
@@ -271,6 +272,11 @@ class Program:
         """The functions that the master calls after each pass, in order."""
         return [each for each in self._work if isinstance(each, GlobalSync)]
 
+    @property
+    def all_syncs(self) -> list[GlobalSync]:
+        """The functions that the master calls after each mini-batch or pass, in order. Each can end the run."""
+        return [*(self.shape.mini_batch.syncs if isinstance(self.shape, Stages) else ()), *self.syncs]
+
     @cached_property
     def ends_passes(self) -> bool:
         """True if the end of a pass changes contexts, so that no pass may begin before it."""
@@ -295,10 +301,15 @@ class Program:
         batch, table = self.shape.mini_batch, graph.tables[self.driving(graph)]
         if batch.edges is not None:
             parts = batch.parts if self.consistency.waits else 1
-            return Ticks.by_edges(self.shape.edges_of(table), parts, batch.edges)
+            return Ticks.by_edges(self.shape.edges_of(table), parts, batch.edges, len(batch.phases))
         if not self.consistency.waits or batch.size is None:
             return None
-        return Ticks.of(table.count, batch.parts, batch.size)
+        return Ticks.of(table.count, batch.parts, batch.size, len(batch.phases))
+
+    def positions(self, graph: Graph) -> int:
+        """Return the positions of a pass: the vertices that f runs on, each as often as a mini-batch has phases."""
+        vertices = graph.tables[self.driving(graph)].count
+        return vertices * len(self.shape.phases) if isinstance(self.shape, Stages) else vertices
 
     def types(self) -> dict[str, VertexType]:
         """Return the type that f is called for and every type that it reaches, by name: along edges, or as contexts of
@@ -337,7 +348,7 @@ class Program:
         """Make the edges along which stages reach their contexts, and measure mini-batches. Raises ProgramError for a
         context that is not one vertex."""
         of_stages = self.shape.contexts if isinstance(self.shape, Stages) else []
-        for of in {of.name: of for of in (*of_stages, *(sync.context for sync in self.syncs))}.values():
+        for of in {of.name: of for of in (*of_stages, *(sync.context for sync in self.all_syncs))}.values():
             count = graph.tables[of.name].count if of.name in graph.tables else 0
             if count != 1:
                 raise ProgramError(
@@ -389,7 +400,7 @@ class Program:
             )
         if isinstance(self.shape, Update):
             _ = self.shape.parameters  # raises if an argument of f cannot be bound to an edge
-        for sync in self.syncs:
+        for sync in self.all_syncs:
             if sync.context.name not in self.types():
                 raise ProgramError(
                     f"{sync.name} takes {sync.context.name}, which nothing that workers run takes; expected one of "

@@ -5,7 +5,8 @@ A program of stages (MEGA: mini-batch, exchange, global sync, apply; Xiao et al.
 
     gridml.Program(graph, [gridml.MiniBatch([learn], size=2000), cool], epochs=20)
 
-Workers run the stages of a mini-batch one after the other, as they would call f with a batch. A stage takes vertices,
+Workers run the stages of a mini-batch one after the other, as they would call f with a batch. Where a stage at the
+owner, or a global_sync, stands between them, all workers' mini-batches end a *phase* there. A stage takes vertices,
 edges and contexts, which its annotations name; a *context* is a replicated type of one vertex, such as the learning
 rate and the loss. `gridml.codegen` compiles stages and says what they may contain.
 """
@@ -20,14 +21,9 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, Generic, Literal, TypeVar, get_args, get_origin
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gridml.errors import ProgramError
-from gridml.model.graph import Table
-from gridml.model.ticks import Ticks
-from gridml.model.update import MAX_BATCH, Shape, Update, argument_hints
-from gridml.model.vertex import Vertex, VertexType, check_plain, describe, reachable
+from gridml.model.update import MAX_BATCH, Update, argument_hints
+from gridml.model.vertex import Vertex, VertexType, check_plain, describe
 
 V = TypeVar("V", bound=Vertex)
 Where = Literal["owner", "mirror"]
@@ -281,9 +277,20 @@ def global_sync(function: Callable[[Any], None], /) -> GlobalSync:
             shared.rate *= 0.93
 
     It is plain Python, and the master calls it. It reads accumulators, which are complete and begin the next pass as 0,
-    and changes fields. The next pass starts with what it leaves.
+    and changes fields. The next pass starts with what it leaves. Among the stages of a MiniBatch it is called in each
+    mini-batch, where all parts' pushes up to there are merged.
+
+    If it returns True, the run ends with this pass.
     """
     return GlobalSync(function)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What happens between two points at which the mini-batches of all parts are merged."""
+
+    on_workers: tuple[ExchangeStage | ApplyStage, ...]  #: in order
+    at_owner: tuple[ApplyStage | GlobalSync, ...]  #: in order, when all parts' pushes are merged
 
 
 @dataclass(frozen=True)
@@ -300,16 +307,20 @@ class MiniBatch:
     vertices without `slack`.
 
     With a finite `slack` a pass is cut into `parts`, at most as many as workers are worth having, and each part into
-    mini-batches. The t-th mini-batch of a part begins when all parts have completed t-slack-1: with slack 0 all parts
-    go in step, and the result is the same, bit for bit, for any number of workers and whatever dies. A worker pushes
-    after each mini-batch, and those of a tick are merged together; so one should take seconds to train, not
-    milliseconds. Without `slack` workers never wait for one another within a pass.
+    mini-batches; without `size` and `edges` it is one. The t-th mini-batch of a part begins when all parts have
+    completed t-slack-1: with slack 0 all parts go in step, and the result is the same, bit for bit, for any number of
+    workers and whatever dies. A worker pushes after each phase of a mini-batch, and those of a tick are merged
+    together; so one should take seconds to train, not milliseconds. Without `slack` workers never wait for one another
+    within a pass.
+
+    A stage at the owner, or a `global_sync`, ends a *phase*: the exchanges behind it begin when those before it are
+    complete in all parts, and see what it left.
 
     `exact=True` forbids the compiler to change the order of sums, which it does to vectorise them: compiled stages then
     compute what plain Python does, bit for bit. Raises ProgramError for invalid options.
     """
 
-    stages: Sequence[ExchangeStage | ApplyStage | Update]
+    stages: Sequence[ExchangeStage | ApplyStage | GlobalSync | Update]
     size: int | None = None
     slack: float = math.inf
     parts: int = 16
@@ -318,23 +329,24 @@ class MiniBatch:
     edges: int | None = None  #: of a mini-batch, in place of `size`
 
     def __post_init__(self) -> None:
-        kinds = (ExchangeStage, ApplyStage, Update)
+        kinds = (ExchangeStage, ApplyStage, GlobalSync, Update)
         if not isinstance(self.stages, list | tuple) or not self.stages:
             raise ProgramError(f"MiniBatch got {self.stages!r}; expected a list of stages, as in [learn].")
         given: Sequence[Any] = self.stages
         for each in given:
             if not isinstance(each, kinds):
                 named = each.name if isinstance(each, StageFunction) else getattr(each, "__name__", repr(each))
-                after = " What follows a pass stands behind the MiniBatch." * isinstance(each, GlobalSync)
                 raise ProgramError(
-                    f"MiniBatch got {named} as a stage; expected functions under @gridml.exchange(over=...) or "
-                    f"@gridml.apply(...), or one under @gridml.update.{after}"
+                    f"MiniBatch got {named} as a stage; expected functions under @gridml.exchange(over=...), "
+                    f"@gridml.apply(...) or @gridml.global_sync, or one under @gridml.update."
                 )
-        if (self.size is None) == (self.edges is None):
+        whole = self.slack != math.inf  # then a mini-batch can be all of a part
+        if (self.size is None) == (self.edges is None) and not (self.size is None and whole):
             got = "neither size nor edges" if self.size is None else f"size={self.size!r} and edges={self.edges!r}"
             raise ProgramError(
                 f"MiniBatch got {got}; expected one of them: size=, the vertices of a mini-batch, or edges=, about as "
-                f"many edges where some vertices have many more than others."
+                f"many edges where some vertices have many more than others. With slack= and neither of them, a "
+                f"mini-batch is a whole part."
             )
         for name, counted, number in (("size", "vertices", self.size), ("edges", "edges", self.edges)):
             if number is not None and (type(number) is not int or not 1 <= number <= MAX_BATCH):
@@ -394,139 +406,31 @@ class MiniBatch:
 
     @property
     def compiled(self) -> list[ExchangeStage | ApplyStage]:
-        """The stages, in order; none if there is an f."""
-        return [each for each in self.stages if not isinstance(each, Update)]
+        """The stages that are compiled, in order; none if there is an f."""
+        return [each for each in self.stages if isinstance(each, ExchangeStage | ApplyStage)]
 
     @property
-    def on_workers(self) -> list[ExchangeStage | ApplyStage]:
-        """The stages that workers run, in order."""
-        return [each for each in self.compiled if not _is_at_owner(each)]
-
-    @property
-    def at_owner(self) -> list[ApplyStage]:
-        """The stages that the master runs at the end of a tick, in order."""
-        return [each for each in self.compiled if isinstance(each, ApplyStage) and _is_at_owner(each)]
-
-
-def _is_at_owner(stage: ExchangeStage | ApplyStage) -> bool:
-    return isinstance(stage, ApplyStage) and stage.at == "owner"
-
-
-class Stages(Shape):
-    """A program's list of stages: one MiniBatch. Its shape is that of an f that takes batches."""
-
-    min_batch, drop_last, accumulate, keeps_rate = 1, False, 1, True
-
-    def __init__(self, mini_batch: MiniBatch) -> None:
-        self.mini_batch = mini_batch
-        self.batch = mini_batch.size  #: vertices; if edges are counted, those of a typical one after `measure`
-        self.edges = mini_batch.edges
-        self.stages = mini_batch.compiled
-        self.function = self.stages[0].function
-        # A tick is one mini-batch of each part, so that its bits depend on no number of workers.
-        self.shares_batch = math.isinf(mini_batch.slack) and self.edges is None
+    def syncs(self) -> list[GlobalSync]:
+        """The functions that the master calls in each mini-batch, in order."""
+        return [each for each in self.stages if isinstance(each, GlobalSync)]
 
     @cached_property
-    def driver(self) -> type[Vertex]:
-        """The local type whose edges the stages look at. Raises ProgramError unless there is exactly one."""
-        over = list(dict.fromkeys(each.over for each in self.stages if isinstance(each, ExchangeStage)))
-        if len(over) != 1:
-            raise ProgramError(
-                f"the exchanges of a MiniBatch look at {', '.join(each.__name__ for each in over) or 'nothing'}; "
-                f"expected one local type, over= of them all."
-            )
-        if describe(over[0]).replicated:
-            raise ProgramError(
-                f"{self.stages[0].name} looks at {over[0].__name__}, which is replicated; expected over= "
-                f"the local type at which the edges start."
-            )
-        return over[0]
-
-    def edges_of(self, table: Table) -> NDArray[np.int64]:
-        """Return how many edges of each vertex of the driving type exchanges look at, int64 (vertices,)."""
-        names = {each.edge for each in self.stages if isinstance(each, ExchangeStage)}
-        edges: NDArray[np.int64] = np.sum([table.edges[name].lengths for name in names], axis=0, dtype=np.int64)
-        return edges
-
-    def measure(self, table: Table) -> None:
-        """Set `batch` to the vertices of a typical mini-batch, if it is edges that are counted. A worker, which has no
-        graph, does without: a chunk says where its mini-batches end."""
-        if self.edges is not None and table.count:
-            ticks = Ticks.by_edges(self.edges_of(table), 1, self.edges)
-            self.batch = -(-table.count // ticks.count)
-
-    @cached_property
-    def types(self) -> dict[str, VertexType]:
-        """Every type that the stages can reach, by name: along edges, and the contexts."""
-        types = reachable(self.driver)
-        for of in self.contexts:
-            if types.setdefault(of.name, of).cls is not of.cls:
-                raise ProgramError(f"two vertex types are called {of.name}; give one of them another name.")
-        return types
-
-    @cached_property
-    def contexts(self) -> list[VertexType]:
-        """The types of contexts, in the order of their first use."""
-        found = [a.type for each in self.stages for a in each.arguments if a.part is Part.CONTEXT]
-        return list({of.name: of for of in found if of is not None}.values())
-
-    @property
-    def trained_by_edge(self) -> frozenset[str]:
-        """As `Shape.trained_by_edge`: the types that a single stage takes, as the end of each edge. Where another stage
-        takes them too, the sums over a vertex's edges may be what moves its rows."""
-        seen = [a for each in self.stages for a in each.arguments if a.type is not None]
-        return frozenset(
-            a.type.name
-            for a in seen
-            if a.type is not None and a.part is Part.END and sum(other.type == a.type for other in seen) == 1
-        )
-
-    def check(self) -> None:
-        """Raise ProgramError for stages that do not fit together."""
-        self._check_owner()
-        scanned = describe(self.driver)
-        ends = {name: describe(scanned.target(name)) for name in scanned.edges}
+    def phases(self) -> tuple[Phase, ...]:
+        """The phases of a mini-batch: each ends with what the owner does, and the last one may end without."""
+        phases: list[Phase] = []
         for each in self.stages:
-            if isinstance(each, ExchangeStage):
-                if not ends[each.edge].replicated:
-                    raise ProgramError(
-                        f"{each.name} looks at edges from {scanned.name} to {ends[each.edge].name}, which is local; "
-                        f"expected edges to a replicated type. Give {ends[each.edge].name} an aggregate."
-                    )
-            elif describe(each.over).name not in {of.name for of in ends.values()}:
-                raise ProgramError(
-                    f"{each.name} is applied to {each.over.__name__}, to which no edge of {scanned.name} leads."
-                )
-        for name, of in self.types.items():
-            for field in of.edges:
-                other = describe(of.target(field))
-                if other.name != name and name in reachable(other.cls):
-                    raise ProgramError(
-                        f"{name} and {other.name} lead to each other ({name}.{field}, and back from {other.name}), a "
-                        f"cycle of types; stages look at edges from one local type to replicated ones. Leave one of "
-                        f"these edges out, or copy what is read along it into fields of {name}."
-                    )
+            if isinstance(each, Update):
+                continue
+            last = phases[-1] if phases else Phase((), ())
+            if isinstance(each, GlobalSync) or (isinstance(each, ApplyStage) and each.at == "owner"):
+                phases[-1:] = [replace(last, at_owner=(*last.at_owner, each))]
+            elif last.at_owner or not phases:
+                phases.append(Phase((each,), ()))
+            else:
+                phases[-1] = replace(last, on_workers=(*last.on_workers, each))
+        return tuple(phases)
 
-    def _check_owner(self) -> None:
-        """Raise ProgramError if sums are not complete where they are read, or are read nowhere."""
-        batch = self.mini_batch
-        for each in batch.at_owner:
-            if math.isinf(batch.slack):
-                raise ProgramError(
-                    f"{each.name} is applied at the owner of {each.over.__name__}, when all parts' mini-batches are "
-                    f"merged, and workers do not wait for one another; give MiniBatch a slack, such as slack=0."
-                )
-        kinds = [_is_at_owner(each) for each in self.stages]
-        if True in kinds and False in kinds[kinds.index(True) :]:
-            late = self.stages[kinds.index(False, kinds.index(True))]
-            raise ProgramError(
-                f"{late.name} comes after {batch.at_owner[0].name}, which is applied at the owner and ends a "
-                f"mini-batch; expected the stages at the owner last."
-            )
-        read = {describe(each.over).name for each in batch.at_owner} | {of.name for of in self.contexts}
-        for of in self.types.values():
-            if of.accumulators and of.name not in read:
-                raise ProgramError(
-                    f"{of.name}.{of.accumulators[0]} is an accumulator that nothing reads; expected a stage under "
-                    f"@gridml.apply({of.name}), or a context, whose accumulators a gridml.global_sync reads."
-                )
+    @property
+    def at_owner(self) -> list[ApplyStage | GlobalSync]:
+        """What the master does in each mini-batch, in order."""
+        return [each for phase in self.phases for each in phase.at_owner]

@@ -9,6 +9,10 @@ t-th mini-batch of every part. With slack s the t-th mini-batch of a part begins
 t-s-1 (stale synchronous parallel, Ho et al., NIPS 2013, with clocks of parts). Clocks belong to parts and not to
 workers, so that a worker's death stops no clock: another worker trains the part's next mini-batch.
 
+A mini-batch may have several phases, between which the parts' pushes are merged. Then each is P ticks, one after the
+other: tick t is phase t mod P of mini-batch t // P, and a pass has P positions for every vertex. A phase but the first
+begins when all parts have completed the one before, whatever the slack.
+
 Mini-batches have equally many vertices, or nearly equally many edges. Then a vertex counts as its edges, but as one at
 least, and as the edges that are asked for at most: so a mini-batch has no more vertices than these, and a vertex with
 more edges than these is the last of its mini-batch.
@@ -78,10 +82,12 @@ class Consistency:
 
 @dataclass(frozen=True, eq=False)
 class MiniBatches:
-    """The mini-batches of one pass."""
+    """The ticks of one pass."""
 
     ends: NDArray[np.int64]  #: (parts * count,) the position at which each ends: those of part 0, of part 1, and so on
-    count: int  #: mini-batches of each part
+    count: int  #: ticks of each part
+    #: (parts * count,) where the vertices of each begin in the order of the pass; None: vertices have one position each
+    begins: NDArray[np.int64] | None = None
 
     @cached_property
     def borders(self) -> tuple[int, ...]:
@@ -101,9 +107,16 @@ class MiniBatches:
         ends: list[int] = self.ends.tolist()  # bisect on a list takes a tenth of the time of numpy on an array
         return ends
 
+    def vertices(self, order: NDArray[np.int64], first: int, last: int) -> NDArray[np.int64]:
+        """Return the vertices of ticks [first, last), as numbered in `ends`, of a pass in this `order`."""
+        assert self.begins is not None
+        lengths = np.diff(self.ends[first:last], prepend=self.ends[first - 1] if first else 0)
+        spans = zip(self.begins[first:last].tolist(), lengths.tolist(), strict=True)
+        return np.concatenate([order[:0], *(order[begin : begin + length] for begin, length in spans)])
+
     def clocks(self, uncredited: Iterable[int]) -> list[int]:
-        """Return how many mini-batches of each part are complete. `uncredited` are the starts of the ranges that are
-        not credited; a part's mini-batches are credited in order, each at once."""
+        """Return how many ticks of each part are complete. `uncredited` are the starts of the ranges that are not
+        credited; a part's ticks are credited in order, each at once."""
         clocks = [self.count] * (len(self._ends) // self.count)
         for position in uncredited:
             part, tick = self.place(position)
@@ -115,46 +128,65 @@ class MiniBatches:
 class Ticks:
     """The division of every pass of a run into mini-batches."""
 
-    vertices: int  #: positions in a pass
+    vertices: int  #: in a pass
     parts: int  #: from 1 to `vertices`
-    count: int  #: mini-batches of each part in a pass; each has at least one vertex
+    count: int  #: ticks of each part in a pass: those of each of its mini-batches, which have at least one vertex
     largest: int  #: vertices that a mini-batch has at most
     edges: int | None = None  #: of a mini-batch, about, if edges are counted
     #: what each vertex counts, int32 (vertices,) by vertex: mini-batches then have nearly equal sums; None: all alike
     work: NDArray[np.int32] | None = field(default=None, compare=False, repr=False)
+    phases: int = 1  #: ticks of a mini-batch
 
     @staticmethod
-    def of(vertices: int, parts: int, size: int) -> Ticks:
-        """Return the ticks of `vertices` in up to `parts` parts, with mini-batches of up to `size` vertices. Where a
-        part lacks one vertex of as many mini-batches of one vertex, the larger parts have one mini-batch of two."""
+    def of(vertices: int, parts: int, size: int | None, phases: int = 1) -> Ticks:
+        """Return the ticks of `vertices` in up to `parts` parts, with mini-batches of up to `size` vertices; None: each
+        part is one. Where a part lacks one vertex of as many mini-batches of one vertex, the larger parts have one
+        mini-batch of two."""
         parts = max(1, min(parts, vertices))
         largest = math.ceil(vertices / parts)
-        count = max(1, min(math.ceil(largest / size), vertices // parts))
-        return Ticks(vertices, parts, count, math.ceil(largest / count))
+        count = 1 if size is None else max(1, min(math.ceil(largest / size), vertices // parts))
+        return Ticks(vertices, parts, count * phases, math.ceil(largest / count), phases=phases)
 
     @staticmethod
-    def by_edges(edges: NDArray[Any], parts: int, wanted: int) -> Ticks:
+    def by_edges(edges: NDArray[Any], parts: int, wanted: int, phases: int = 1) -> Ticks:
         """Return the ticks of vertices with `edges`, integers (vertices,), in up to `parts` parts, with mini-batches of
         about `wanted` edges, and fewer vertices each."""
         vertices, work = len(edges), np.clip(edges, 1, wanted).astype(np.int32)
         parts, total = max(1, min(parts, vertices)), int(work.sum(dtype=np.int64))
         count = max(1, min(math.ceil(total / (parts * wanted)), vertices // parts))
-        return Ticks(vertices, parts, count, min(vertices, math.ceil(total / (parts * count))), wanted, work)
+        largest = min(vertices, math.ceil(total / (parts * count)))
+        return Ticks(vertices, parts, count * phases, largest, wanted, work, phases)
+
+    @property
+    def positions(self) -> int:
+        """Positions of a pass: in each phase, every vertex is trained and credited."""
+        return self.vertices * self.phases
+
+    def slack_of(self, tick: int, slack: int) -> int:
+        """Return how many ticks a part may be behind one that begins a tick, if it may be `slack` mini-batches."""
+        return slack * self.phases if tick % self.phases == 0 else 0
 
     def facts(self, consistency: Consistency) -> dict[str, Any]:
         """Return the facts, as JSON by name, without which a run would have other mini-batches, or clocks."""
         slack = consistency.slack if consistency.waits else None
-        facts = {"slack": slack, "parts": self.parts, "mini-batches": self.count, "edges": self.edges}
+        phases = None if self.phases == 1 else self.phases
+        count = self.count // self.phases
+        facts = {"slack": slack, "parts": self.parts, "mini-batches": count, "edges": self.edges, "phases": phases}
         return {name: fact for name, fact in facts.items() if fact is not None}
 
     def mini_batches(self, order: NDArray[np.int64]) -> MiniBatches:
         """Return the mini-batches of the pass that has vertices in this `order` (vertices,)."""
+        count = self.count // self.phases
         if self.work is not None:
-            return MiniBatches(_equal_sums(self.work[order], self.parts * self.count), self.count)
-        starts = np.arange(self.parts + 1, dtype=np.int64) * self.vertices // self.parts
-        steps = np.arange(1, self.count + 1, dtype=np.int64)
-        ends: NDArray[np.int64] = (starts[:-1, None] + np.diff(starts)[:, None] * steps // self.count).reshape(-1)
-        return MiniBatches(ends, self.count)
+            ends = _equal_sums(self.work[order], self.parts * count)
+        else:
+            starts = np.arange(self.parts + 1, dtype=np.int64) * self.vertices // self.parts
+            steps = np.arange(1, count + 1, dtype=np.int64)
+            ends = (starts[:-1, None] + np.diff(starts)[:, None] * steps // count).reshape(-1)
+        if self.phases == 1:
+            return MiniBatches(ends, self.count)
+        begins, lengths = np.concatenate([[0], ends[:-1]]), np.diff(ends, prepend=0)
+        return MiniBatches(np.cumsum(lengths.repeat(self.phases)), self.count, begins.repeat(self.phases))
 
 
 def _equal_sums(work: NDArray[np.int32], pieces: int) -> NDArray[np.int64]:

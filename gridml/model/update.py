@@ -37,7 +37,8 @@ class Shape(ABC):
     drop_last: bool
     accumulate: int
     keeps_rate: bool  #: smaller batches of several workers have the program's learning rates
-    edges: int | None = None  #: mini-batches have about as many edges, whatever `batch` is; None: `batch` vertices
+    edges: int | None = None  #: mini-batches have about as many edges, whatever `batch` is
+    follows_ends: bool = False  #: mini-batches end where a chunk says; False: they have `batch` vertices
     shares_batch: bool = False  #: a batch is no step: workers may cut it, whatever its vertices train
 
     @property

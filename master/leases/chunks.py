@@ -6,6 +6,7 @@ Rows that the worker has cached are left out (`master.caching.known_payloads`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gridml.carriers.base import MasterMailboxes
@@ -86,7 +87,7 @@ class Chunks:
 
     def _cut(self, lease: LeaseState, held: Callable[[str, Ids], Borrowed | None] | None = None) -> Chunk:
         order = self._epochs.order(lease.epoch)
-        return cut(
+        whole = cut(
             self._spec.graph,
             self._epochs.driver,
             order.vertices(lease.start, lease.stop),
@@ -95,6 +96,7 @@ class Chunks:
             bsp=self._spec.program.consistency.is_bsp,
             held=held,
         )
+        return replace(whole, phase=self._epochs.phase(lease.epoch, lease.start))
 
 
 def _name(lease: LeaseState) -> str:

@@ -21,6 +21,7 @@ from gridml.model.program import EarlyStopping
 from gridml.model.ticks import MiniBatches, Ticks, may_begin
 from master.state.spans import Span
 from master.store.ledger import Ledger
+from master.store.schema import ENOUGH
 from master.store.settings import SizeSettings
 from master.store.spec import RunSpec
 
@@ -173,7 +174,8 @@ class Epochs:
     def __init__(self, spec: RunSpec, ledger: Ledger, chunk: int | None) -> None:
         program, graph = spec.program, spec.graph
         self.driver = program.driving(graph)
-        self.vertex_count = graph.tables[self.driver].count  # driving vertices in an epoch
+        #: positions of an epoch: its driving vertices, each as often as a mini-batch has phases
+        self.vertex_count = program.positions(graph)
         self.components = None if program.consistency.is_bsp else components(graph)
         self._units = None if self.components is None else self.components.units[self.driver]
         self._parts = None if spec.placement is None else spec.placement.parts
@@ -199,6 +201,7 @@ class Epochs:
         # Positions of an epoch before `trained` are trained, in batches of at least `min_batch` vertices. Positions
         # from `trained` on (an incomplete last batch with drop_last) are credited without training.
         self.trained, self.min_batch = self._batches()
+        self._can_be_enough = bool(program.all_syncs)  # a global_sync can end the run
         self._changes_local = bool(graph.mutable_columns())  # f changes local vertices, or stages their edges
         if self._units is not None and chunk is not None and self._units.largest > chunk:
             raise ProgramError(
@@ -221,21 +224,26 @@ class Epochs:
 
     @property
     def epoch_count(self) -> int:
-        """Number of epochs in the run: as requested, or as many as had begun when early stopping ended it."""
+        """Number of epochs in the run: as requested, or as many as had begun when the run's end was decided."""
         if self.stop_reason is None:
             return self.epochs_requested
         return min(self.epochs_requested, self._ledger.newest_epoch()[0] + 1)
 
     @property
     def stop_reason(self) -> str | None:
-        """The reason for early stopping; None while the run should go on."""
+        """The reason why the run ends before all its epochs; None while it should go on."""
+        enough = self._ledger.get(ENOUGH) if self._can_be_enough else None
+        if enough is not None:
+            return f"{enough['by']} returned True in pass {enough['epoch'] + 1}"
         return None if self._stopping is None else self._stopping.stop_reason
 
     def is_evaluated(self, epoch: int) -> bool:
         """Return whether the replica at the end of an epoch is evaluated."""
         program, number = self._spec.program, epoch + 1
-        is_due = number % program.evaluate_every == 0 or number == self.epochs_requested
-        return program.evaluate is not None and is_due
+        if program.evaluate is None or number % program.evaluate_every == 0 or number == self.epochs_requested:
+            return program.evaluate is not None
+        enough = self._ledger.get(ENOUGH) if self._can_be_enough else None
+        return enough is not None and epoch == enough["epoch"]
 
     def skips_evaluation(self, epoch: int) -> bool:
         """Return whether the program evaluates, but not at the end of this epoch."""
@@ -268,7 +276,7 @@ class Epochs:
         if epoch not in self._orders:
             self._orders = {e: o for e, o in self._orders.items() if e >= epoch - 1}
             self._orders[epoch] = EpochOrder(
-                self.vertex_count,
+                self._spec.graph.tables[self.driver].count,
                 self._spec.settings.seed,
                 epoch,
                 self._spec.shuffle,
@@ -283,6 +291,12 @@ class Epochs:
         made = self.order(epoch).mini_batches
         assert made is not None, "no worker cuts mini-batches of its own"
         return made
+
+    def phase(self, epoch: int, position: int) -> int | None:
+        """Return the phase of the program's stages at a position; None if a mini-batch has only one."""
+        if self.ticks is None or self.ticks.phases == 1:
+            return None
+        return self.mini_batches(epoch).place(position)[1] % self.ticks.phases
 
     def vertices(self, epoch: int, start: int, stop: int) -> Ids:
         """Return the driving vertices of a range, in the order of training."""
@@ -305,7 +319,7 @@ class Epochs:
         found, why = [], f"epoch {epoch + 1} waits for the one before" if self._ledger.spans else "everything is leased"
         for span in spans:  # each begins where a part is, or behind a mini-batch that is leased
             part, tick = ticks.place(span.start)
-            begins, reason = may_begin(clocks, part, tick, int(slack))
+            begins, reason = may_begin(clocks, part, tick, self.ticks.slack_of(tick, int(slack)))
             found += [(tick, span.start, span)] if begins else []
             why = reason if not begins else why
         return [span for _, _, span in sorted(found, key=lambda each: each[:2])], why

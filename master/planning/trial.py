@@ -31,9 +31,9 @@ from gridml.model.graph import Edges, Graph
 from gridml.model.loading import load
 from gridml.model.own_imports import conflicting_names
 from gridml.model.own_modules import folder_of, own_files
+from gridml.model.phases import Stages
 from gridml.model.program import Metrics, Program, user_traceback
 from gridml.model.schedule import Progress
-from gridml.model.stages import Stages
 from gridml.protocol.foreign import described
 from gridml.protocol.push import Fields, ReplicaPart
 from master.evaluation.metrics import ADVICE, evaluate, first_chunk, start_engine
@@ -143,8 +143,8 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
     ]
     if isinstance(program.shape, Stages):
         for plain in (True, False):  # plain Python first: it finds an index out of range, and is easier to read
-            stages = OwnerStages(program.shape.mini_batch, program.types(), plain=plain)
-            ended = stages.run(chunk.touched(), merged)
+            stages = OwnerStages(program.shape, program.types(), plain=plain)
+            ended, _ = stages.run(0, chunk.touched(), merged)
         for name, rows in ended.items():
             for field, values in rows.fields.items():
                 merged.arrays[name][field][rows.ids] = values

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from gridml.errors import UsageError
 from master.state.spans import Span
-from master.store.schema import read_fact
+from master.store.schema import ENOUGH, read_fact
 from master.store.tick_rows import undo_ticks
 
 Ints = NDArray[np.int64]
@@ -199,9 +199,10 @@ def undo_credits(db: sqlite3.Connection, version: int, at_s: float, because: str
     db.execute(
         "DELETE FROM epochs WHERE credited = 0 AND epoch > (SELECT min(epoch) FROM epochs WHERE credited < vertices)"
     )
-    best = read_fact(db, "best")
-    if best is not None and best["version"] > version:
-        db.execute("DELETE FROM run WHERE key = 'best'")
+    for fact in ("best", ENOUGH):
+        known = read_fact(db, fact)
+        if known is not None and known["version"] > version:
+            db.execute("DELETE FROM run WHERE key = ?", (fact,))
     db.execute("DELETE FROM versions WHERE version > ?", (version,))
     db.execute("DELETE FROM patches WHERE version > ?", (version,))
     db.execute("DELETE FROM spans")

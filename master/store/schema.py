@@ -42,6 +42,9 @@ def decode_checksummed(text: Any, crc32: Any) -> Any:
     return json.loads(text)
 
 
+ENOUGH = "enough"  # a fact of the run: by which `global_sync` it ends, in which pass and version
+
+
 def read_fact(ledger: sqlite3.Connection, key: str, default: Any = None) -> Any:
     """Return a fact of the table `run`. Raises as `decode_checksummed` does."""
     cells = ledger.execute("SELECT value, crc32 FROM run WHERE key = ?", (key,)).fetchone()

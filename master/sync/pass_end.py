@@ -29,6 +29,7 @@ class PassEnd(NamedTuple):
 
     rows: dict[str, RowValues]  #: the new values, by type
     totals: dict[str, float]  #: the accumulators that are one number, as the pass left them, by "Type.field"
+    enough: tuple[str, ...] = ()  #: the functions that end the run with this pass
 
 
 def end_pass(syncs: Sequence[GlobalSync], tables: Mapping[str, Table], state: ReplicaState) -> PassEnd:
@@ -43,21 +44,23 @@ def end_pass(syncs: Sequence[GlobalSync], tables: Mapping[str, Table], state: Re
         for field in of.accumulators
         if not of.arrays[field].shape
     }
-    for sync in syncs:
-        _call(sync, fields[sync.context.name])
+    enough = [sync.name for sync in syncs if called(sync, fields[sync.context.name])]
     for name, of in types.items():
         for field in of.accumulators:
             fields[name][field][:] = 0
         _check_finite(of, fields[name])
-    return PassEnd({name: RowValues(np.arange(len(_any(f)), dtype=np.int64), f) for name, f in fields.items()}, totals)
+    rows = {name: RowValues(np.arange(len(_any(f)), dtype=np.int64), f) for name, f in fields.items()}
+    return PassEnd(rows, totals, tuple(enough))
 
 
 def _any(fields: Mapping[str, np.ndarray]) -> np.ndarray:
     return next(iter(fields.values()))
 
 
-def _call(sync: GlobalSync, fields: dict[str, np.ndarray]) -> None:
-    rows = Rows(sync.context, np.zeros(1, np.int64), fields, frozenset(fields), torch=False)
+def called(sync: GlobalSync, fields: Mapping[str, np.ndarray]) -> bool:
+    """Call a function with its context, whose `fields` (1, *shape) it changes. Return whether it ends the run. Raises
+    UserCodeError if it fails."""
+    rows = Rows(sync.context, np.zeros(1, np.int64), dict(fields), frozenset(fields), torch=False)
     vertex = sync.context.cls._view(rows, 0)
     try:
         returned = sync.function(vertex)
@@ -68,11 +71,13 @@ def _call(sync: GlobalSync, fields: dict[str, np.ndarray]) -> None:
             f"{sync.name} failed after a pass: {described(error)}",
             user_traceback(error, Path(inspect.getfile(sync.function))),
         ) from error
-    if returned is not None:
-        raise UserCodeError(
-            f"{sync.name} returned {type(returned).__name__}; a global_sync returns nothing, it changes the context.",
-            "",
-        )
+    if returned is None or isinstance(returned, bool | np.bool_):
+        return bool(returned)
+    raise UserCodeError(
+        f"{sync.name} returned {type(returned).__name__}; a global_sync changes the context, and returns nothing, or "
+        f"True to end the run.",
+        "",
+    )
 
 
 def _check_finite(of: VertexType, fields: Mapping[str, np.ndarray]) -> None:

@@ -31,6 +31,7 @@ from master.state.failures import Alteration
 from master.state.lease_records import LeaseState
 from master.store.journal import Events
 from master.store.ledger import Ledger
+from master.store.schema import ENOUGH
 from master.store.store import Store
 from master.store.versions import Base
 from master.sync.gate import GateResult
@@ -419,6 +420,9 @@ class Pushes:
         ended = self._merger.end_pass() if complete else PassEnd({}, {})
         if flushed or ended.rows:
             store.replica.put(flushed, ended.rows, version)
+        enough = [*(self._ticks.enough if self._ticks is not None else ()), *ended.enough]
+        if enough and store.ledger.get(ENOUGH) is None:
+            store.ledger.set(ENOUGH, {"version": version, "epoch": max(epochs), "by": " and ".join(enough)})
         if flushed or ended.rows or len(accepted) > 1:  # the new version differs from what each single worker pushed
             for push in accepted:
                 push.pending.fast_forward = False

@@ -1,4 +1,4 @@
-"""The end of a tick: the mini-batches of all parts are merged in the order of parts, then stages at the owner run.
+"""The end of a tick: the pushes of all parts are merged in the order of parts, then stages at the owner run.
 
 With slack 0, or stages at the owner, a push is credited when it arrives, and held in the ledger
 (`master.store.tick_rows`). The push that completes a tick is committed in one transaction with the merge of the whole
@@ -20,7 +20,8 @@ from gridml.codegen.kernel import Column
 from gridml.engine.stage_runner import compiled_stages, read_only
 from gridml.errors import NotFiniteError
 from gridml.model.order import Touched, union
-from gridml.model.stages import MiniBatch, Part
+from gridml.model.phases import Stages
+from gridml.model.stages import ApplyStage, GlobalSync, Part
 from gridml.model.ticks import Ticks
 from gridml.model.vertex import VertexType
 from gridml.protocol.messages import Push
@@ -34,6 +35,7 @@ from master.store.versions import Base, ReplicaState
 from master.sync.contraction import Contractions
 from master.sync.merger import Merger
 from master.sync.own_rules import PushMerge
+from master.sync.pass_end import called
 
 Array = NDArray[Any]
 
@@ -58,41 +60,60 @@ class HeldBase:
 
 @final
 class OwnerStages:
-    """The stages at the owner of one program. Raises StageError for what cannot be compiled."""
+    """What the master does at the end of the ticks of one program. Raises StageError for what cannot be compiled."""
 
-    def __init__(self, batch: MiniBatch, types: Mapping[str, VertexType], *, plain: bool = False) -> None:
-        self._stages = compiled_stages(batch.at_owner, exact=batch.exact, plain=plain)
+    def __init__(self, stages: Stages, types: Mapping[str, VertexType], *, plain: bool = False) -> None:
+        batch = stages.mini_batch
+        applied = [each for each in batch.at_owner if isinstance(each, ApplyStage)]
+        made = dict(zip(applied, compiled_stages(applied, exact=batch.exact, plain=plain), strict=True))
+        self._phases = [
+            [made[each] if isinstance(each, ApplyStage) else each for each in phase.at_owner] for phase in stages.phases
+        ]
         self._types = types
         self._workspace: dict[tuple[str, str], Array] = {}  # scratch of contexts, by type and field
 
-    def run(self, touched: Touched, state: ReplicaState) -> dict[str, RowValues]:
-        """Return the rows that the stages change, by type; `touched` are those that they look at, and `state` is
-        unchanged. Raises NotFiniteError for NaN or infinity, StageError for what cannot be compiled."""
+    def run(self, tick: int, touched: Touched, state: ReplicaState) -> tuple[dict[str, RowValues], list[str]]:
+        """Return (the rows that change at the end of a tick, by type, the functions that end the run). `touched` are
+        those that stages look at, and `state` is unchanged. Raises NotFiniteError for NaN or infinity, StageError for
+        what cannot be compiled, UserCodeError if a global_sync fails."""
+        work = self._phases[tick % len(self._phases)]
         rows: dict[str, RowValues] = {}
-        arguments = [argument for each in self._stages for argument in each.stage.arguments]
-        for argument in arguments:
-            of = argument.type
-            assert of is not None, "an apply takes no edge"
-            if of.name not in rows:
-                one = np.zeros(1, np.int64) if argument.part is Part.CONTEXT else np.empty(0, np.int64)
-                ids = touched.get(of.name, one)
-                rows[of.name] = RowValues(ids, state.rows(of.name, ids))
-        applied = [self._types[each.stage.over.__name__] for each in self._stages]
-        for each, of in zip(self._stages, applied, strict=True):
+        enough: list[str] = []
+        one = np.zeros(1, np.int64)
+        for each in work:
+            if isinstance(each, GlobalSync):
+                self._read(rows, each.context.name, one, state)
+                context = rows[each.context.name].fields
+                enough += [each.name] * called(each, context)
+                continue
+            for argument in each.stage.arguments:
+                assert argument.type is not None, "an apply takes no edge"
+                none = one if argument.part is Part.CONTEXT else one[:0]
+                self._read(rows, argument.type.name, touched.get(argument.type.name, none), state)
+            over = len(rows[each.stage.over.__name__].ids)
             columns = [self._column(column, rows) for column in each.kernel.columns]
-            each.run([np.arange(len(rows[of.name].ids)), *columns, *(number for _, number in each.kernel.numbers)])
-        for of in applied:
+            each.run([np.arange(over), *columns, *(number for _, number in each.kernel.numbers)])
+        # What is read here is complete, and begins again.
+        for of in [
+            each.context if isinstance(each, GlobalSync) else self._types[each.stage.over.__name__] for each in work
+        ]:
             for name in of.accumulators:
                 rows[of.name].fields[name][...] = 0
         for type_name, changed in rows.items():
             for name, values in changed.fields.items():
                 if not np.isfinite(values).all():
-                    stages = ", ".join(each.stage.name for each in self._stages)
+                    names = ", ".join(each.name if isinstance(each, GlobalSync) else each.stage.name for each in work)
                     raise NotFiniteError(
                         f"{type_name}.{name} is not finite after a tick, and no worker could start from it. Check what "
-                        f"{stages} computes, and a smaller rate."
+                        f"{names} computes, and a smaller rate."
                     )
-        return rows
+        return rows, enough
+
+    @staticmethod
+    def _read(rows: dict[str, RowValues], type_name: str, ids: Ids, state: ReplicaState) -> None:
+        """Add rows of a version, unless they are there."""
+        if type_name not in rows:
+            rows[type_name] = RowValues(ids, state.rows(type_name, ids))
 
     def _column(self, column: Column, rows: Mapping[str, RowValues]) -> Any:
         access = column.access
@@ -127,6 +148,7 @@ class TickEnds:
     ) -> None:
         """`pulls` measures how strongly parts pull rows, if pushes are held; None: they are merged as they come."""
         self.holds = pulls is not None
+        self.enough: list[str] = []  #: the functions that ended the run at the last merge
         self._pulls = pulls
         self._measured: tuple[Tick, int] | None = None  # the tick, and its version, after which `_pulls` was left
         self._epochs = epochs
@@ -163,6 +185,7 @@ class TickEnds:
         """Merge the ticks that are complete; return what was left out of them, as texts. `oldest` is the oldest version
         that is kept. Raises NotFiniteError if a stage at the owner computes NaN or infinity."""
         left_out: list[str] = []
+        self.enough = []
         if self._pulls is None:
             return left_out  # pushes are merged as they come
         self._prepare()
@@ -196,7 +219,9 @@ class TickEnds:
                     f"stages add smaller numbers, or declare the field as float64."
                 )
         touched = union({name: each.ids for name, each in push.trained.items()} for push in pushes)
-        self._replica.put({}, self._owner.run(touched, self._replica.state), version)
+        rows, enough = self._owner.run(tick.number, touched, self._replica.state)
+        self._replica.put({}, rows, version)
+        self.enough += enough
         return left_out
 
     def _prepare(self) -> None:

@@ -92,7 +92,7 @@ class Tails:
         self._program = spec.program
         self._ledger = ledger
         self._replica = replica
-        self._vertices = spec.graph.tables[spec.program.driving(spec.graph)].count
+        self._vertices = spec.program.positions(spec.graph)
         self._epochs = spec.epochs
         self._steps = spec.program.shape.steps(self._vertices)
         whole = bool(spec.graph.replicated) and all(table.type.modules for table in spec.graph.replicated)

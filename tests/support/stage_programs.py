@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from gridml.codegen.kernel import Kernel, kernel_of
 from gridml.engine.engine import Engine
 from gridml.model.loading import load
+from gridml.model.phases import Stages
 from gridml.model.program import Program
-from gridml.model.stages import ApplyStage, ExchangeStage, Stages
+from gridml.model.stages import ApplyStage, ExchangeStage
 from master.evaluation.metrics import first_chunk
 from master.store.versions import initial
 

@@ -14,8 +14,8 @@ import tarfile
 from pathlib import Path
 
 from gridml.errors import StorageError, UsageError
+from gridml.model.phases import Stages
 from gridml.model.program import Program
-from gridml.model.stages import Stages
 from master.backends.condor.options import CondorOptions
 from master.store.rundir import RunDirectory
 

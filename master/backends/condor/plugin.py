@@ -8,8 +8,8 @@ from pathlib import Path
 from gridml.errors import UsageError
 from gridml.model.device_memory import parse
 from gridml.model.loading import load
+from gridml.model.phases import Stages
 from gridml.model.program import Program
-from gridml.model.stages import Stages
 from master.backends.condor import brought, master_job, submit_description
 from master.backends.condor.events import on_loopback
 from master.backends.condor.options import CondorOptions, is_url

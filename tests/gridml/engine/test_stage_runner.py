@@ -12,8 +12,8 @@ from gridml.engine.stage_runner import MAX_ROWS_PER_END, StageRunner, distinct, 
 from gridml.model.batch import Rows
 from gridml.model.chunk import ChunkEdges
 from gridml.model.loading import load
+from gridml.model.phases import Stages
 from gridml.model.schedule import Progress
-from gridml.model.stages import Stages
 from tests.support.stage_programs import EDGE, PROGRAM, TYPES, stage_text
 
 

@@ -13,7 +13,8 @@ import gridml
 from gridml.aggregates import rule_for
 from gridml.engine.pace import used_settings
 from gridml.errors import ProgramError
-from gridml.model.stages import Part, Stages
+from gridml.model.phases import Stages
+from gridml.model.stages import Part
 from gridml.model.ticks import ReadBound
 from gridml.model.update import Update
 from gridml.model.vertex import describe
