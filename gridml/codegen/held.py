@@ -45,7 +45,7 @@ class _Holder(ast.NodeTransformer):
 
     def _is_held(self, node: ast.expr) -> bool:
         access = self._fields.find(field_target(node))
-        return access is not None and access.type is not None and access.type.replicated and access.declared.travels
+        return access is not None and access.type is not None and access.type.replicated and access.travels
 
     def _unused(self, node: ast.expr) -> ast.expr:
         """Return a new variable for each place, as each keeps one dtype."""

@@ -174,6 +174,14 @@ def _calls(
     start, stop, begins, stops, ends, *drawn = span
     scanned = next(each for each in stage.arguments if each.part is Part.SCANNED)
     links = next((each for each in stage.arguments if each.part is Part.LINKS), None)
+    if stage.is_turned:
+        for end in range(start, stop):
+            for edge in range(int(begins[end]), int(stops[end])):
+                row = int(ends[edge])
+                if stage.when is None or columns[scanned.name, False][stage.when][row]:
+                    rows = {Part.SCANNED: row, Part.END: end, Part.LINK: edge, Part.CONTEXT: 0}
+                    yield [view(argument, rows[argument.part]) for argument in stage.arguments]
+        return
     for row in range(start, stop):
         if stage.when is not None and not columns[scanned.name, False][stage.when][row]:
             continue

@@ -153,7 +153,9 @@ class _Writer:
         scanned = next(each for each in self._stage.arguments if each.part is Part.SCANNED)
         assert scanned.type is not None
         declared = scanned.type.arrays[self._stage.when]
-        return Access(scanned, False, scanned.name, self._stage.when, declared, scanned.type)
+        return Access(
+            scanned, False, scanned.name, self._stage.when, declared, scanned.type, before=self._stage.is_turned
+        )
 
     def _column(self, name: str, access: Access, rewriter: StageRewriter) -> Column:
         written, logs = name in rewriter.written, name in rewriter.written and self._fields.logs(access)
@@ -214,7 +216,14 @@ class _Writer:
             text += [f"    {access.array}__sum = {zero}"]
         depth = 2
         text += ["    _state = np.empty(1, np.uint64)"] * draws
-        if exchange:
+        gathered = [column.access for column in columns if column.access.is_gathered]
+        if isinstance(self._stage, ExchangeStage) and self._stage.is_turned:
+            text += ["    for _y in range(_start, _stop):"]
+            text += [f"        {each.array}__sum = {_first(each)}" for each in gathered]
+            text += ["        for _e in range(_from[_y], _to[_y]):", "            _x = _ends[_e]"]
+            text += [f"            if not {when.array}[_x]:", "                continue"] if when else []
+            depth = 3
+        elif exchange:
             text += ["    for _x in range(_start, _stop):"]
             # A vertex draws the same numbers wherever, and however often, it is trained in a pass.
             text += ["        _state[0] = _seed ^ (np.uint64(_ids[_x]) * np.uint64(0xD1342543DE82EF95))"] * draws
@@ -226,6 +235,13 @@ class _Writer:
         else:
             text += ["    for _i in range(len(_order)):", "        _x = _order[_i]"]
         self._body(self._code, body, depth)
+        for access in gathered:
+            declared = access.declared
+            assert isinstance(declared, accumulator)
+            here, found = f"{access.array}[_y]", f"{access.array}__sum"
+            text += [
+                f"        {here} " + (f"+= {found}" if declared.by == "add" else f"= {declared.by}({here}, {found})")
+            ]
         for access in sums:
             name, declared = access.array, access.declared
             assert isinstance(declared, accumulator)
@@ -247,6 +263,13 @@ class _Writer:
         for mine, theirs in pairs:
             self._lines[len(self._text) + theirs.lineno] = code.file, mine.lineno
         self._text += [f"{'    ' * depth}{line}" for line in written.splitlines()]
+
+
+def _first(access: Access) -> str:
+    """Return the value with which a sum begins, as source."""
+    assert isinstance(access.declared, accumulator)
+    first = access.declared.first
+    return f"np.{access.declared.dtype}({'np.inf' if first == np.inf else first})"
 
 
 def _statements(tree: ast.AST) -> list[ast.stmt]:

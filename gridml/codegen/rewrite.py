@@ -117,12 +117,13 @@ class StageRewriter(PlainRewriter):
     def visit_Assign(self, node: ast.Assign) -> Any:
         if len(node.targets) == 1:
             target, access = node.targets[0], self._find(field_target(node.targets[0]))
-            raised = None if access is None else is_max_of(target, node.value)
+            by = access.declared.by if access is not None and isinstance(access.declared, accumulator) else "max"
+            raised = None if access is None else is_max_of(target, node.value, by)
             if access is not None and raised is not None and isinstance(access.declared, accumulator):
                 self._fields.check_write(access, node, adds=False, raises=True)
                 place = self._place(access, target, ast.Store())
                 now = self._place(access, target, ast.Load())
-                value = ast.Call(ast.Name("max", ast.Load()), [now, self.visit(raised)], [])
+                value = ast.Call(ast.Name(by, ast.Load()), [now, self.visit(raised)], [])
                 return ast.copy_location(ast.Assign([place], value), node)
         node.value = self.visit(node.value)
         node.targets = [self._target(each) for each in node.targets]
@@ -140,7 +141,7 @@ class StageRewriter(PlainRewriter):
         value = self.visit(node.value)
         if self._fields.logs(access):
             return self._log(access, node, value)
-        if not (isinstance(access.declared, accumulator) or not access.declared.travels):
+        if not (isinstance(access.declared, accumulator) or not access.travels):
             self._fields.check_read(access, node)
         place = self._place(access, node.target, ast.Store())
         assert isinstance(place, ast.Name | ast.Subscript)
@@ -239,6 +240,8 @@ class StageRewriter(PlainRewriter):
 
     def _indexed(self, access: Access, inside: list[ast.expr], ctx: ast.expr_context, node: ast.expr) -> ast.expr:
         name, part = access.array, access.argument.part
+        if access.is_gathered:
+            return ast.copy_location(ast.Name(f"{name}__sum", ctx), node)
         if access.is_summed:
             name = f"{name}__sum"
             if not inside:

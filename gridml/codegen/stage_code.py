@@ -151,11 +151,26 @@ class Access:
     name: str
     declared: array
     type: VertexType | None  #: None for a field of the edge
+    before: bool = False  #: True: of another local vertex, as the last pass left it
 
     @property
     def array(self) -> str:
         """The name of the array in generated code. Two underscores, which no name of a stage has, keep names apart."""
         return f"_{self.owner}__{'end__' * self.of_end}{self.name}"
+
+    @property
+    def travels(self) -> bool:
+        """False for working memory: of stages, and the accumulators of local vertices."""
+        return self.type is None or self.name in self.type.arrays
+
+    @property
+    def is_gathered(self) -> bool:
+        """True for a number that a kernel sums up over all edges to one end."""
+        return (
+            isinstance(self.declared, accumulator)
+            and self.argument.part is Part.END
+            and not (self.travels or self.declared.shape)
+        )
 
     @property
     def is_summed(self) -> bool:
@@ -177,7 +192,7 @@ class Fields:
 
     def __init__(self, stage: ExchangeStage | ApplyStage, code: Code) -> None:
         self.stage = stage
-        self.is_at_owner = isinstance(stage, ApplyStage) and stage.at == "owner"
+        self.is_at_owner = isinstance(stage, ApplyStage) and stage.at == "owner"  # of a local type: at its worker
         self.code = code
         self.arguments = {argument.name: argument for argument in stage.arguments}
         self.loops: dict[str, Argument] = {}  # by loop variable: the Links it goes through
@@ -236,7 +251,10 @@ class Fields:
             raise self.code.error(node, f"{ast.unparse(node)} has two underscores, as generated names do; rename it.")
         if declared.dtype.kind == "f" and declared.dtype.itemsize < 4:
             raise self.code.error(node, f"{ast.unparse(node)} is {declared.dtype}; stages compute in float32, float64.")
-        return Access(argument, of_end, owner, node.attr, declared, of)
+        before = False
+        if isinstance(self.stage, ExchangeStage) and of is not None and self.stage.is_linked:
+            before = argument.part is Part.SCANNED if self.stage.is_turned else of_end
+        return Access(argument, of_end, owner, node.attr, declared, of, before)
 
     @staticmethod
     def _fields(of: VertexType | None) -> dict[str, array]:
@@ -249,12 +267,18 @@ class Fields:
                 return False
             if isinstance(self.stage, ApplyStage) or node.args:
                 raise self.code.error(node, f"{ast.unparse(node)} is drawn in an exchange, and takes no argument.")
+            if isinstance(self.stage, ExchangeStage) and self.stage.is_turned:
+                raise self.code.error(
+                    node,
+                    f"{ast.unparse(node)} is drawn along an edge between local vertices, which is walked from its end; "
+                    f"draw in an exchange with gridml.Links.",
+                )
             return True
         return False
 
     def logs(self, access: Access) -> bool:
         """Return whether changes of a field are collected, to be in force when the mini-batch ends."""
-        if self.is_at_owner or access.type is None or not access.type.replicated or not access.declared.travels:
+        if self.is_at_owner or access.type is None or not access.type.replicated or not access.travels:
             return False
         return isinstance(self._rule(access), Add) and not isinstance(access.declared, accumulator)
 
@@ -271,11 +295,13 @@ class Fields:
         part, declared, of = access.argument.part, access.declared, access.type
         wrong = None
         if isinstance(declared, accumulator):
-            form = f"{access} += x" if declared.by == "add" else f"{access} = max({access}, x)"
+            form = f"{access} += x" if declared.by == "add" else f"{access} = {declared.by}({access}, x)"
             if self.is_at_owner and part is Part.SCANNED:
                 wrong = f"is an accumulator, which {self.stage.name} reads, and then is 0; add to it in an exchange."
             elif isinstance(self.stage, ApplyStage) and not self.is_at_owner:
                 wrong = "is an accumulator, and mirrors of several workers would count twice; add to it in an exchange."
+            elif access.before:
+                wrong = f"is an accumulator of {self._other_side(access)}"
             elif not (adds if declared.by == "add" else raises):
                 wrong = f"is an accumulator, and is written as another; write {form}."
         elif isinstance(declared, scratch):
@@ -284,10 +310,22 @@ class Fields:
             if not isinstance(self.stage, ApplyStage) or part is not Part.SCANNED or self.is_at_owner:
                 wrong = "is derived; it is written in @gridml.apply(..., at='mirror') of its type alone."
         elif of is None:
-            if not declared.mutable:
+            if isinstance(self.stage, ExchangeStage) and self.stage.is_turned:
+                wrong = (
+                    f"was written, and edges between local vertices are walked from their ends; take them as "
+                    f"gridml.Links[{self.stage.over.__name__}]."
+                )
+            elif not declared.mutable:
                 wrong = "was written; of an edge only fields change that are declared gridml.array(..., mutable=True)."
         elif not of.replicated:
-            if not declared.mutable:
+            if access.before:
+                wrong = f"was written, a field of {self._other_side(access)}"
+            elif isinstance(self.stage, ExchangeStage) and self.stage.is_turned:
+                wrong = (
+                    f"was written at the end of an edge; declare a gridml.accumulator, and change {access.name} in "
+                    f"@gridml.apply({of.name})."
+                )
+            elif not declared.mutable:
                 wrong = (
                     f"was written; declare {access.name} = gridml.array({str(declared.dtype)!r}, "
                     f"{declared.shape}, mutable=True)."
@@ -308,6 +346,19 @@ class Fields:
         if wrong is not None:
             raise self.code.error(node, f"{access} {wrong}")
 
+    def _other_side(self, access: Access) -> str:
+        """Say what a stage may write instead, if it writes a vertex that may be at another worker."""
+        assert isinstance(self.stage, ExchangeStage) and access.type is not None
+        if self.stage.is_turned:
+            return (
+                f"the vertex at which an edge starts, and {self.stage.name} is computed at its end; add to an "
+                f"accumulator of the end, or take the edges as gridml.Links[{access.type.name}] to change the vertex."
+            )
+        return (
+            f"another {access.type.name}, which may be at another worker; take the edges one by one to add to an "
+            f"accumulator of their ends."
+        )
+
     def check_read(self, access: Access, node: ast.AST) -> None:
         """Raise StageError unless the stage may read a field."""
         is_read = self.is_at_owner and access.argument.part is Part.SCANNED
@@ -324,9 +375,9 @@ class Fields:
         return np.dtype(np.float32 if narrow and all(d == np.float32 for d in narrow) else np.float64)
 
 
-def is_max_of(target: ast.expr, value: ast.expr) -> ast.expr | None:
-    """Return x if `value` is `max(target, x)`, else None."""
-    if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "max"):
+def is_max_of(target: ast.expr, value: ast.expr, name: str = "max") -> ast.expr | None:
+    """Return x if `value` is `max(target, x)`, or the function of this `name` of both, else None."""
+    if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == name):
         return None
     same = len(value.args) == 2 and ast.unparse(value.args[0]) == ast.unparse(target)
     return value.args[1] if same else None

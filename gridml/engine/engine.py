@@ -273,7 +273,8 @@ class Engine:
             index = edges.index[edges.span(start, stop)]
             targets = self._tables[edges.target]
             if isinstance(targets, Rows):
-                targets.dirty[index] = True
+                if not targets.before:
+                    targets.dirty[index] = True
             elif len(targets.ids) == 1:
                 self._used.add(targets.identify(0))
             else:

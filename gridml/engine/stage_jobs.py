@@ -95,7 +95,8 @@ def _division(stage: ExchangeStage | ApplyStage, kernel: Kernel, shared: Collect
             return Division.WHOLE, f"{access} is written in place, and every vertex reads it"
         if _named(access) in shared:
             return Division.WHOLE, f"{access} is working memory of several stages"
-    both = [access for access in written if access.argument.part is Part.END or access.of_end]
+    turned = isinstance(stage, ExchangeStage) and stage.is_turned  # then ends are what is cut
+    both = [access for access in written if not turned and (access.argument.part is Part.END or access.of_end)]
     if not both:
         return Division.RUNS, "it writes no row that two vertices share"
     assert isinstance(stage, ExchangeStage), "an apply has no edges"

@@ -26,7 +26,7 @@ from gridml.codegen.line_map import explained
 from gridml.engine import stage_jobs
 from gridml.engine.stage_jobs import Division, Phases, StageJob
 from gridml.model.batch import Rows
-from gridml.model.chunk import ChunkEdges
+from gridml.model.chunk import BEFORE, ChunkEdges
 from gridml.model.phases import Stages
 from gridml.model.schedule import Progress
 from gridml.model.stage_fields import accumulator, scratch
@@ -166,6 +166,7 @@ class StageRunner:
         self._threads = threads
         self._tables: Mapping[str, Rows] = tables
         self._draws_from = stages.mini_batch.seed
+        self._over = stages.driver
         self._driving = tables[stages.driver.__name__]
         self._csr: dict[str, Csr] = {}  # by edge field
         self._borders: dict[str, Array] = {}  # by edge field: those of `border_finder`
@@ -181,6 +182,10 @@ class StageRunner:
 
     def run(self, start: int, stop: int, progress: Progress) -> None:
         """Run the stages on rows [start, stop) of the driving type. Raises StageError if one cannot be compiled."""
+        for (type_name, name), values in self._workspace.items():
+            declared = self._driving.vertex_type.workspace.get(name) if type_name == self._over.__name__ else None
+            if isinstance(declared, accumulator):  # of local vertices: complete within the mini-batch
+                values[start:stop] = declared.first
         made = []
         for number in self._numbers:
             each, found = self._compiled[number], self._do(number, start, stop, progress)
@@ -253,10 +258,12 @@ class StageRunner:
         """Return (the first arguments of a kernel, which say what it goes over, the work: edges, or elements)."""
         stage = each.stage
         if isinstance(stage, ExchangeStage):
-            csr = self._edges(stage.edge)
+            csr = self._edges(stage.walked)
             if each.division is Division.BLOCKS and each.file and not each.is_compiled:
-                self._find(csr, stage.edge, start, start)  # compiles
+                self._find(csr, stage.walked, start, start)  # compiles
             return [start, stop, csr.begins, csr.stops, csr.ends], int(csr.offsets[stop] - csr.offsets[start])
+        if stage.over is self._over:
+            return [np.arange(start, stop)], (stop - start) * each.width
         parts = [self._edges(name) for name in self._reads[describe(stage.over).name]]
         ends = [csr.ends[csr.offsets[start] : csr.offsets[stop]] for csr in parts]
         rows = distinct(ends, len(self._tables[describe(stage.over).name].ids))
@@ -269,14 +276,14 @@ class StageRunner:
             count, _ = stage_jobs.runs_of(work, stage_jobs.least_run(stage))
             return [[StageJob([part], i) for i, part in enumerate(np.array_split(span[0], count))]]
         start, stop, *edges = span
-        csr = self._edges(stage.edge)
+        csr = self._edges(stage.walked)
         if each.division is Division.RUNS:
             count, _ = stage_jobs.runs_of(work, stage_jobs.least_run(stage))
             runs = pairwise(stage_jobs.groups(csr.offsets, start, stop, count))
             return [[StageJob([first, last, *edges], i) for i, (first, last) in enumerate(runs)]]
         if not stage_jobs.is_blocked(work, stop - start)[0]:
             return ()
-        borders = self._find(csr, stage.edge, start, stop)
+        borders = self._find(csr, stage.walked, start, stop)
         return () if borders is None else list(stage_jobs.diagonals(start, stop, csr.offsets, csr.ends, borders))
 
     def _find(self, csr: Csr, edge: str, start: int, stop: int) -> Array | None:
@@ -310,7 +317,7 @@ class StageRunner:
         access = column.access
         if access.type is None:
             assert isinstance(each.stage, ExchangeStage)
-            return self._edges(each.stage.edge).fields[access.name]
+            return self._edges(each.stage.walked).fields[access.name]
         values = self._values(column)
         return values[0] if access.argument.part is Part.CONTEXT and access.declared.shape else values
 
@@ -318,12 +325,13 @@ class StageRunner:
         """Return the field of a vertex, of all rows here."""
         access = column.access
         assert access.type is not None
-        table = self._tables[access.type.name]
-        if access.declared.travels:
+        table = self._tables[access.type.name + BEFORE * access.before]
+        if access.travels:
             return table.fields[access.name]
-        key = access.type.name, access.name
+        key, declared = (access.type.name, access.name), access.declared
         if key not in self._workspace:
-            self._workspace[key] = np.zeros((len(table.ids), *access.declared.shape), access.declared.dtype)
+            first = declared.first if isinstance(declared, accumulator) else 0
+            self._workspace[key] = np.full((len(table.ids), *declared.shape), first, declared.dtype)
         return self._workspace[key]
 
 

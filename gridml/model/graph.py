@@ -143,6 +143,12 @@ class Table:
     ids: OwnIds | None = None  #: the user's own ids (count,); None: vertices are known by their numbers
 
 
+def turned(name: str) -> str:
+    """Return the name of the edge field that has the edges of another by their ends. It is no identifier, so that no
+    declared field can have it."""
+    return f"@turned {name}"
+
+
 class Graph:
     """Typed vertices and edges. Build it with `add`; gridml calls `check` before a run starts."""
 
@@ -257,6 +263,19 @@ class Graph:
         table, name = self.tables[source], f"@{context.name}"
         table.type = replace(table.type, edges={**table.type.edges, name: edge(context.cls)})
         table.edges[name] = Edges(table.count, np.empty(0, np.int64), constant=0)
+
+    def turn(self, source: str, name: str) -> None:
+        """Give every `source` vertex the edges of a field by their ends, which are `source` vertices too: edges to the
+        vertices from which they come, in ascending order. Idempotent."""
+        table = self.tables[source]
+        edges, declared = table.edges[name], table.type.edges[name]
+        sources = np.repeat(np.arange(edges.count), edges.lengths)
+        order = np.argsort(edges.targets, kind="stable")
+        offsets = np.concatenate([[0], np.cumsum(np.bincount(edges.targets, minlength=table.count))])
+        weight = None if edges.weight is None else edges.weight[order]
+        fields = {each: column[order] for each, column in edges.fields.items()}
+        table.type = replace(table.type, edges={**table.type.edges, turned(name): declared})
+        table.edges[turned(name)] = Edges(table.count, sources[order], offsets, weight=weight, fields=fields)
 
     def check(self) -> None:
         """Raise ProgramError when an edge leads to a vertex that was never added."""

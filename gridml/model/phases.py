@@ -29,7 +29,17 @@ class Stages(Shape):
         self.phases = mini_batch.phases
         self.function = self.stages[0].function
         # A tick is one mini-batch of each part, so that its bits depend on no number of workers.
-        self.shares_batch = math.isinf(mini_batch.slack) and self.edges is None
+        self.shares_batch = math.isinf(mini_batch.lag) and self.edges is None
+
+    @property
+    def exchanges(self) -> list[ExchangeStage]:
+        return [each for each in self.stages if isinstance(each, ExchangeStage)]
+
+    @cached_property
+    def is_linked(self) -> bool:
+        """True if edges between local vertices are walked: a pass is a superstep, in which these read one another as
+        the last pass left them."""
+        return any(each.is_linked for each in self.exchanges)
 
     def numbers(self, phase: int | None) -> range:
         """Return the numbers of a phase's stages among all those of workers; None: of all."""
@@ -39,7 +49,7 @@ class Stages(Shape):
     @cached_property
     def driver(self) -> type[Vertex]:
         """The local type whose edges the stages look at. Raises ProgramError unless there is exactly one."""
-        over = list(dict.fromkeys(each.over for each in self.stages if isinstance(each, ExchangeStage)))
+        over = list(dict.fromkeys(each.over for each in self.exchanges))
         if len(over) != 1:
             raise ProgramError(
                 f"the exchanges of a MiniBatch look at {', '.join(each.__name__ for each in over) or 'nothing'}; "
@@ -54,7 +64,7 @@ class Stages(Shape):
 
     def edges_of(self, table: Table) -> NDArray[np.int64]:
         """Return how many edges of each vertex of the driving type exchanges look at, int64 (vertices,)."""
-        names = {each.edge for each in self.stages if isinstance(each, ExchangeStage)}
+        names = {each.walked for each in self.exchanges}
         edges: NDArray[np.int64] = np.sum([table.edges[name].lengths for name in names], axis=0, dtype=np.int64)
         return edges
 
@@ -100,15 +110,28 @@ class Stages(Shape):
         ends = {name: describe(scanned.target(name)) for name in scanned.edges}
         for each in self.stages:
             if isinstance(each, ExchangeStage):
-                if not ends[each.edge].replicated:
+                if each.is_linked and ends[each.edge].name != scanned.name:
                     raise ProgramError(
-                        f"{each.name} looks at edges from {scanned.name} to {ends[each.edge].name}, which is local; "
-                        f"expected edges to a replicated type. Give {ends[each.edge].name} an aggregate."
+                        f"{each.name} looks at edges from {scanned.name} to {ends[each.edge].name}, which is local, "
+                        f"too; expected edges to a replicated type, or to other {scanned.name} vertices. Give "
+                        f"{ends[each.edge].name} an aggregate, or make one type of both."
                     )
-            elif describe(each.over).name not in {of.name for of in ends.values()}:
+            elif describe(each.over).name not in {scanned.name, *(of.name for of in ends.values())}:
                 raise ProgramError(
                     f"{each.name} is applied to {each.over.__name__}, to which no edge of {scanned.name} leads."
                 )
+        if self.is_linked and self.mini_batch.lag:
+            raise ProgramError(
+                f"MiniBatch got slack={self.mini_batch.slack!r}, and {scanned.name} vertices are linked with one "
+                f"another: they read what the last pass left. Leave slack out, which is 0 then."
+            )
+        if self.is_linked and len(self.phases) > 1:
+            at = self.phases[1].on_workers[0].name
+            raise ProgramError(
+                f"{at} comes after {self.phases[0].at_owner[0].name}, which waits for all parts, and {scanned.name} "
+                f"vertices are linked with one another: such a program has one phase a pass. Let what follows be in "
+                f"the next pass, with a field that says whose turn it is."
+            )
         for name, of in self.types.items():
             for field in of.edges:
                 other = describe(of.target(field))
@@ -123,7 +146,7 @@ class Stages(Shape):
         """Raise ProgramError if sums are not complete where they are read, or are read nowhere."""
         batch = self.mini_batch
         for each in batch.at_owner:
-            if math.isinf(batch.slack):
+            if math.isinf(batch.lag):
                 does = (
                     "is a global_sync"
                     if isinstance(each, GlobalSync)
@@ -138,11 +161,12 @@ class Stages(Shape):
                 f"{self.phases[0].at_owner[0].name} is the first stage of a MiniBatch, and the master runs it when "
                 f"workers have done something; expected an exchange first."
             )
-        applied = [each for each in batch.at_owner if isinstance(each, ApplyStage)]
+        applied = [each for each in self.stages if isinstance(each, ApplyStage) and each.at == "owner"]
         read = {describe(each.over).name for each in applied} | {of.name for of in self.contexts}
         for of in self.types.values():
-            if of.accumulators and of.name not in read:
+            summed = [name for name, each in {**of.arrays, **of.workspace}.items() if each.own_rule is not None]
+            if summed and of.name not in read:
                 raise ProgramError(
-                    f"{of.name}.{of.accumulators[0]} is an accumulator that nothing reads; expected a stage under "
+                    f"{of.name}.{summed[0]} is an accumulator that nothing reads; expected a stage under "
                     f"@gridml.apply({of.name}), or a context, whose accumulators a gridml.global_sync reads."
                 )

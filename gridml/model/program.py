@@ -290,8 +290,13 @@ class Program:
         if not isinstance(self.shape, Stages):
             return Consistency.of(replicates=replicates, is_sequential=is_sequential)
         batch = self.shape.mini_batch
-        at_owner = bool(batch.at_owner)
-        return Consistency.of(replicates=replicates, slack=batch.slack, at_owner=at_owner, is_sequential=is_sequential)
+        return Consistency.of(
+            replicates=replicates,
+            slack=batch.lag,
+            at_owner=bool(batch.at_owner),
+            is_sequential=is_sequential,
+            is_linked=self.shape.is_linked,
+        )
 
     def division(self, graph: Graph) -> Ticks | None:
         """Return how a pass is divided into mini-batches; None if workers cut them from their chunks. Raises
@@ -302,7 +307,7 @@ class Program:
         if batch.edges is not None:
             parts = batch.parts if self.consistency.waits else 1
             return Ticks.by_edges(self.shape.edges_of(table), parts, batch.edges, len(batch.phases))
-        if not self.consistency.waits or batch.size is None:
+        if not self.consistency.waits:
             return None
         return Ticks.of(table.count, batch.parts, batch.size, len(batch.phases))
 
@@ -358,6 +363,8 @@ class Program:
         if isinstance(self.shape, Stages) and (driver := self.shape.driver.__name__) in graph.tables:
             for of in of_stages:
                 graph.reach(driver, of)
+            for name in {each.edge for each in self.shape.exchanges if each.is_turned}:
+                graph.turn(driver, name)
             self.shape.measure(graph.tables[driver])
 
     def driving(self, graph: Graph) -> str:

@@ -22,6 +22,7 @@ from functools import cached_property
 from typing import Any, Generic, Literal, TypeVar, get_args, get_origin
 
 from gridml.errors import ProgramError
+from gridml.model.graph import turned
 from gridml.model.update import MAX_BATCH, Update, argument_hints
 from gridml.model.vertex import Vertex, VertexType, check_plain, describe
 
@@ -88,8 +89,16 @@ class StageFunction:
             raise ProgramError(f"a stage got {self.function!r}; expected a function, written with def in a file.")
         return argument_hints(self.function, self.name)
 
-    def _argument(self, name: str, scanned: VertexType, ends: Sequence[str]) -> Argument:
-        """Bind one argument. `ends` are the types that edges of the scanned vertex lead to."""
+    def _arguments(self, scanned: VertexType, ends: Sequence[str]) -> tuple[Argument, ...]:
+        """Bind the arguments, in order. `ends` are the types that edges of the scanned vertex lead to."""
+        bound: list[Argument] = []
+        for name in self.hints:
+            # Of two vertices of one type the first is the one that the stage looks at.
+            first = not any(each.part is Part.SCANNED for each in bound)
+            bound.append(self._argument(name, scanned, ends, first=first))
+        return tuple(bound)
+
+    def _argument(self, name: str, scanned: VertexType, ends: Sequence[str], *, first: bool) -> Argument:
         hint = self.hints[name]
         if hint is Link:
             return Argument(name, Part.LINK, None)
@@ -107,7 +116,7 @@ class StageFunction:
             )
         if cls is not hint:
             return Argument(name, Part.LINKS, of)
-        if cls is scanned.cls:
+        if cls is scanned.cls and (first or of.name not in ends):
             return Argument(name, Part.SCANNED, of)
         if of.name in ends:
             return Argument(name, Part.END, of)
@@ -140,7 +149,7 @@ class ExchangeStage(StageFunction):
         """The arguments in order. Raises ProgramError for arguments that do not fit the graph's types."""
         scanned = describe(self.over)
         ends = [describe(scanned.target(name)).name for name in scanned.edges]
-        bound = tuple(self._argument(name, scanned, ends) for name in self.hints)
+        bound = self._arguments(scanned, ends)
         vertex, end, link, links = (self._only(bound, part) for part in (Part.SCANNED, Part.END, Part.LINK, Part.LINKS))
         if vertex is None:
             raise ProgramError(
@@ -172,10 +181,26 @@ class ExchangeStage(StageFunction):
             raise ProgramError(f"{self.name} takes {target.name}, and {scanned.name} has {what}")
         return named[0] if len(fitting) > 1 else fitting[0]
 
+    @cached_property
+    def is_linked(self) -> bool:
+        """True if the edges lead to local vertices: what it reads across an edge is as the last pass left it."""
+        return not describe(describe(self.over).target(self.edge)).replicated
+
+    @cached_property
+    def is_turned(self) -> bool:
+        """True if it is computed at the ends of its edges: it adds to accumulators of these, which no other worker
+        has."""
+        return self.is_linked and any(each.part is Part.END for each in self.arguments)
+
+    @property
+    def walked(self) -> str:
+        """The edge field that is walked: that of the scanned type, or the same edges by their ends."""
+        return turned(self.edge) if self.is_turned else self.edge
+
 
 @dataclass(eq=False)
 class ApplyStage(StageFunction):
-    """A stage that looks at vertices of a replicated type, at the owner or at mirrors, as `apply` explains."""
+    """A stage that looks at vertices of one type, as `apply` explains."""
 
     over: type[Vertex]
     at: Where
@@ -184,15 +209,20 @@ class ApplyStage(StageFunction):
     def arguments(self) -> tuple[Argument, ...]:
         """The arguments in order. Raises ProgramError for arguments that do not fit."""
         scanned = describe(self.over)
-        if not scanned.replicated:
+        if not scanned.replicated and self.at == "mirror":
             raise ProgramError(
-                f"{self.name} is applied to {scanned.name}, which is local; expected a replicated type. A local vertex "
-                f"is changed in an exchange."
+                f"{self.name} is applied to {scanned.name} at mirrors, and a local type has none; expected "
+                f"@gridml.apply({scanned.name})."
             )
-        bound = tuple(self._argument(name, scanned, ()) for name in self.hints)
+        bound = self._arguments(scanned, ())
         if self._only(bound, Part.SCANNED) is None:
             raise ProgramError(f"{self.name} is applied to {scanned.name}, and takes none; give it one argument.")
         return bound
+
+    @cached_property
+    def is_by_master(self) -> bool:
+        """True if the master, which owns replicated vertices, runs it."""
+        return self.at == "owner" and describe(self.over).replicated
 
 
 @dataclass(eq=False)
@@ -225,6 +255,10 @@ def exchange(*, over: type[Vertex], when: str | None = None) -> Callable[[Callab
 
     It may change mutable fields of the vertex, fields of the end that are averaged (in place), fields with `add` (by
     += and -=, in force when the mini-batch ends) and accumulators of contexts.
+
+    Edges may lead to local vertices of the same type. Then the stage reads across an edge what the last pass left. Edge
+    by edge it adds to accumulators of the edge's end, which `apply` of the type then reads; with `Links` it changes the
+    vertex itself.
     """
     if not (isinstance(over, type) and issubclass(over, Vertex) and over is not Vertex):
         raise ProgramError(f"exchange got over={over!r}; expected the vertex type whose edges the stage looks at.")
@@ -237,16 +271,18 @@ def exchange(*, over: type[Vertex], when: str | None = None) -> Callable[[Callab
 
 
 def apply(over: type[Vertex], /, *, at: Where = "owner") -> Callable[[Callable[..., None]], ApplyStage]:
-    """Declare a stage that looks at vertices of a replicated type.
+    """Declare a stage that looks at vertices of one type, without edges.
 
         @gridml.apply(Feature)
-        def step(feature: Feature, at: Shared) -> None:
+        def move(feature: Feature, at: Shared) -> None:
             feature.w -= at.rate * feature.slope
 
-    At the owner, it is called once for every vertex that edges of a tick lead to: one mini-batch of each part of the
-    data, when all of them are merged. It reads the accumulators of its type, which are complete, and changes the other
-    fields; the next tick begins with what it leaves, and accumulators at 0. It comes after the exchanges, and the
-    MiniBatch has a finite `slack`.
+    For a local type, the worker that has a vertex calls it for each of the mini-batch. It reads the accumulators that
+    exchanges filled, and changes mutable fields.
+
+    For a replicated type, the master, its owner, calls it once for every vertex that edges of a tick lead to: one
+    mini-batch of each part of the data, when all of them are merged. It reads the accumulators of its type, which are
+    complete, and changes the other fields; what comes next begins with what it leaves, and accumulators at 0.
 
     With `at="mirror"`, each worker calls it for its own copy of every vertex that edges of the mini-batch lead to, and
     it changes `gridml.derived` fields: values that each worker computes from the others.
@@ -308,10 +344,10 @@ class MiniBatch:
 
     With a finite `slack` a pass is cut into `parts`, at most as many as workers are worth having, and each part into
     mini-batches; without `size` and `edges` it is one. The t-th mini-batch of a part begins when all parts have
-    completed t-slack-1: with slack 0 all parts go in step, and the result is the same, bit for bit, for any number of
-    workers and whatever dies. A worker pushes after each phase of a mini-batch, and those of a tick are merged
-    together; so one should take seconds to train, not milliseconds. Without `slack` workers never wait for one another
-    within a pass.
+    completed t-slack-1: with slack 0, which is the default where a stage waits for all parts, these go in step, and the
+    result is the same, bit for bit, for any number of workers and whatever dies. A worker pushes after each phase of a
+    mini-batch, and those of a tick are merged together; so one should take seconds to train, not milliseconds. With
+    `slack=math.inf` workers never wait for one another within a pass.
 
     A stage at the owner, or a `global_sync`, ends a *phase*: the exchanges behind it begin when those before it are
     complete in all parts, and see what it left.
@@ -322,7 +358,7 @@ class MiniBatch:
 
     stages: Sequence[ExchangeStage | ApplyStage | GlobalSync | Update]
     size: int | None = None
-    slack: float = math.inf
+    slack: float | None = None
     parts: int = 16
     exact: bool = False
     seed: int = 0  #: of the numbers that `gridml.uniform` draws
@@ -340,23 +376,26 @@ class MiniBatch:
                     f"MiniBatch got {named} as a stage; expected functions under @gridml.exchange(over=...), "
                     f"@gridml.apply(...) or @gridml.global_sync, or one under @gridml.update."
                 )
-        whole = self.slack != math.inf  # then a mini-batch can be all of a part
-        if (self.size is None) == (self.edges is None) and not (self.size is None and whole):
-            got = "neither size nor edges" if self.size is None else f"size={self.size!r} and edges={self.edges!r}"
+        if self.size is not None and self.edges is not None:
             raise ProgramError(
-                f"MiniBatch got {got}; expected one of them: size=, the vertices of a mini-batch, or edges=, about as "
-                f"many edges where some vertices have many more than others. With slack= and neither of them, a "
-                f"mini-batch is a whole part."
+                f"MiniBatch got size={self.size!r} and edges={self.edges!r}; expected one of them: size=, the vertices "
+                f"of a mini-batch, or edges=, about as many edges where some vertices have many more than others."
             )
         for name, counted, number in (("size", "vertices", self.size), ("edges", "edges", self.edges)):
             if number is not None and (type(number) is not int or not 1 <= number <= MAX_BATCH):
                 raise ProgramError(
                     f"MiniBatch got {name}={number!r}; expected a number of {counted} from 1 to {MAX_BATCH:,}."
                 )
-        whole = type(self.slack) in (int, float) and self.slack >= 0 and (math.isinf(self.slack) or self.slack % 1 == 0)
+        slack = 0 if self.slack is None else self.slack
+        whole = type(slack) in (int, float) and slack >= 0 and (math.isinf(slack) or slack % 1 == 0)
         if not whole:
             raise ProgramError(
                 f"MiniBatch got slack={self.slack!r}; expected a whole number of mini-batches from 0 on, or math.inf."
+            )
+        if math.isinf(self.lag) and self.size is None and self.edges is None:
+            raise ProgramError(
+                f"MiniBatch got slack={self.slack!r} and neither size nor edges; expected one of them, or no slack: "
+                f"then a mini-batch is a whole part, and parts go in step."
             )
         if type(self.parts) is not int or not 1 <= self.parts <= MAX_PARTS:
             raise ProgramError(f"MiniBatch got parts={self.parts!r}; expected a number from 1 to {MAX_PARTS:,}.")
@@ -384,6 +423,8 @@ class MiniBatch:
                 f"MiniBatch got {', '.join(given)} with {update.name}, which is under @gridml.update; expected size= "
                 f"alone: the rest is for compiled stages."
             )
+        if self.size is None:
+            raise ProgramError(f"MiniBatch got {update.name} and no size; expected size=, the vertices of a batch.")
         if update.batch not in (None, self.size):
             raise ProgramError(
                 f"MiniBatch got size={self.size}, and {update.name} is under @gridml.update(batch={update.batch}); "
@@ -414,6 +455,14 @@ class MiniBatch:
         """The functions that the master calls in each mini-batch, in order."""
         return [each for each in self.stages if isinstance(each, GlobalSync)]
 
+    @property
+    def lag(self) -> float:
+        """The slack: as given, or 0 if something waits for all parts, or a mini-batch is a whole part."""
+        if self.slack is not None:
+            return self.slack
+        linked = any(isinstance(each, ExchangeStage) and each.is_linked for each in self.stages)
+        return 0 if linked or self.at_owner or (self.size is None and self.edges is None) else math.inf
+
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
         """The phases of a mini-batch: each ends with what the owner does, and the last one may end without."""
@@ -422,7 +471,7 @@ class MiniBatch:
             if isinstance(each, Update):
                 continue
             last = phases[-1] if phases else Phase((), ())
-            if isinstance(each, GlobalSync) or (isinstance(each, ApplyStage) and each.at == "owner"):
+            if isinstance(each, GlobalSync) or (isinstance(each, ApplyStage) and each.is_by_master):
                 phases[-1:] = [replace(last, at_owner=(*last.at_owner, each))]
             elif last.at_owner or not phases:
                 phases.append(Phase((each,), ()))

@@ -50,23 +50,27 @@ class Consistency:
     merges_whole_ticks: bool = False
     #: a pass begins when the one before is credited and merged, so that it reads all of that
     is_sequential: bool = False
+    #: a pass is a superstep, on a uniform partition: linked local vertices read one another as the last pass left them
+    is_bsp: bool = False
 
     @staticmethod
     def of(
-        *, replicates: bool, slack: float = math.inf, at_owner: bool = False, is_sequential: bool = False
+        *,
+        replicates: bool,
+        slack: float = math.inf,
+        at_owner: bool = False,
+        is_sequential: bool = False,
+        is_linked: bool = False,
     ) -> Consistency:
         """Return the consistency of a program. `replicates`: it has a replicated type. `at_owner`: stages read the sums
-        of a tick at its end. `is_sequential`: the program wants its passes one after the other, whatever the bound."""
-        if not replicates:
-            return Consistency(ReadBound.PASS, is_sequential=True)
+        of a tick at its end. `is_sequential`: the program wants its passes one after the other, whatever the bound.
+        `is_linked`: stages walk edges between local vertices."""
+        if not (replicates or is_linked):
+            return Consistency(ReadBound.PASS, is_sequential=True, is_bsp=True)
         if math.isinf(slack):
             return Consistency(ReadBound.NONE, is_sequential=is_sequential)
-        return Consistency(ReadBound.TICKS, slack, merges_whole_ticks=slack == 0 or at_owner, is_sequential=True)
-
-    @property
-    def is_bsp(self) -> bool:
-        """True if a program runs in supersteps, on a uniform partition."""
-        return self.bound is ReadBound.PASS
+        whole = slack == 0 or at_owner
+        return Consistency(ReadBound.TICKS, slack, merges_whole_ticks=whole, is_sequential=True, is_bsp=is_linked)
 
     @property
     def waits(self) -> bool:

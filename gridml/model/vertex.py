@@ -369,9 +369,9 @@ def _declaration(cls: type[Vertex]) -> VertexType:
                 into.pop(name, None)  # a subclass may declare the name again, as another kind
                 if isinstance(value, descriptor):
                     into[name] = value
-    declared.workspace.update({name: each for name, each in arrays.items() if not each.travels})
-    for name in declared.workspace:
-        del arrays[name]
+    # The accumulators of a local vertex are complete where the vertex is.
+    stays = [n for n, each in arrays.items() if not each.travels or (each.own_rule and not declared.replicated)]
+    declared.workspace.update({name: arrays.pop(name) for name in stays})
     for name in (cls.__name__, *declared.fields, *declared.edges):
         if not name.isidentifier() or len(name.encode()) > MAX_NAME_BYTES:
             owner, got = printable(cls.__name__, MAX_NAME_BYTES), printable(repr(name), MAX_NAME_BYTES)
@@ -397,7 +397,8 @@ def _declaration(cls: type[Vertex]) -> VertexType:
             f"{cls.__name__}.aggregate is {cls.aggregate!r}; expected a rule such as gridml.stale_mean(), "
             f"gridml.by_name({{...}}) or a method aggregate(self, replica, merge)."
         )
-    if not declared.rule and (own := [*declared.accumulators, *declared.workspace]):
+    of_replicated = [name for name, each in declared.workspace.items() if not each.own_rule]
+    if not declared.rule and (own := [*declared.accumulators, *of_replicated]):
         raise ProgramError(
             f"{cls.__name__}.{own[0]} is a field of stages, and {cls.__name__} has {cls.aggregate or 'no aggregate'}; "
             f"such fields belong to a replicated type with a rule, such as aggregate = gridml.owned()."

@@ -42,6 +42,7 @@ ENDINGS = {
     "factors": ("size=16, exact=True", "size=16, exact=True, slack={}, parts=4"),
     "slopes": ("slack=0, parts=4", "slack={}, parts=4"),
     "topics": ("size=", "slack={}, parts=4, size="),
+    "ranks": ("parts=4", "slack={}, parts=4"),
     "phases": ("slack=0, parts=4", "slack={}, parts=4"),
     "topics by edges": ("size=8", "slack={}, parts=4, edges=90"),
 }
@@ -78,6 +79,7 @@ def state(root: Path, *fields: str) -> dict[str, bytes]:
 
 
 HOME = {"factors": ["User.p"], "slopes": ["Sample.score"], "topics": ["Text:words.topic"]}
+HOME["ranks"] = ["Page.rank", "Page.below"]
 HOME["phases"] = ["Sample.score", "Sample.along"]
 HOME["topics by edges"] = HOME["topics"]
 
