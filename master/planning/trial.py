@@ -51,8 +51,7 @@ from master.store.replica import Replica
 from master.store.settings import check_placement
 from master.store.versions import ReplicaState, Versions, initial
 from master.sync.merger import Merger
-from master.sync.pass_end import end_pass
-from master.sync.tick_end import OwnerStages
+from master.sync.owner_work import OwnerWork
 from master.telemetry.loggers.base import LOGGERS
 
 MAX_PLAIN_EDGES = 2_000  # edges that stages look at as plain Python: a second or two
@@ -143,13 +142,13 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
     ]
     if isinstance(program.shape, Stages):
         for plain in (True, False):  # plain Python first: it finds an index out of range, and is easier to read
-            stages = OwnerStages(program.shape, program.types(), plain=plain)
-            ended, _ = stages.run(0, chunk.touched(), merged)
-        for name, rows in ended.items():
+            work = OwnerWork.of(program, plain=plain)
+            ended = work.end_tick(0, chunk.touched(), merged)
+        for name, rows in ended.rows.items():
             for field, values in rows.fields.items():
                 merged.arrays[name][field][rows.ids] = values
     if program.ends_passes:
-        for name, rows in end_pass(program.syncs, graph.tables, merged).rows.items():
+        for name, rows in OwnerWork.of(program).end_pass(graph.tables, merged).rows.items():
             merged.arrays[name] |= rows.fields
     metrics = _evaluated(program, _with(graph, fields), merged, file)
     return Trial(
