@@ -416,6 +416,12 @@ class Program:
                 f"of {driver} as gridml.array(..., mutable=True)."
             )
         if isinstance(self.shape, Update):
+            own = [f"{of.name}.{name}" for of in self.types().values() if not of.replicated for name in of.workspace]
+            if own:
+                raise ProgramError(
+                    f"{own[0]} is an accumulator, which only stages fill and read, and {self.shape.name} is an f; "
+                    f"declare it as gridml.array(..., mutable=True)."
+                )
             _ = self.shape.parameters  # raises if an argument of f cannot be bound to an edge
         for each in self.after:
             if isinstance(each, ApplyStage) and not (isinstance(self.shape, Stages) and each.is_by_master):

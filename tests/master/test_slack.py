@@ -131,7 +131,9 @@ def test_real_workers_that_are_killed_end_with_the_bits_of_simulated_ones(
     verify_ticks(tmp_path / "run", 0)
 
 
-@pytest.mark.parametrize(("name", "slack"), [("factors", 2), ("topics by edges", 1), ("slopes", 1), ("phases", 1), ("blocks", 1)])
+@pytest.mark.parametrize(
+    ("name", "slack"), [("factors", 2), ("topics by edges", 1), ("slopes", 1), ("phases", 1), ("blocks", 1)]
+)
 def test_the_bound_holds_whatever_dies(name: str, slack: int, tmp_path: Path) -> None:
     root = tmp_path / "run"
     world = play(written(tmp_path, name, slack), root, troubled(5, 3), 5)

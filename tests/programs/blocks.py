@@ -7,7 +7,7 @@ import numpy as np
 
 import gridml
 
-FEATURES, SAMPLES, NONZERO, LAMBDA, ETA, ENOUGH = 60, 200, 5, 1.5, 0.8, 1e-3
+FEATURES, SAMPLES, NONZERO, LAMBDA, ETA, ENOUGH = 60, 200, 5, 1.5, 0.8, 1e-2
 
 
 class Shared(gridml.Vertex):
@@ -98,5 +98,5 @@ def evaluate(features: gridml.Batch[Feature], shared: Shared) -> dict[str, float
     return {"objective": objective(features.w), "used": int((features.w != 0).sum()), "passes": int(shared.passes)}
 
 
-block = gridml.MiniBatch([slope, move, carry], size=15, parts=4, exact=True)
+block = gridml.MiniBatch([slope, move, carry], size=30, parts=4, exact=True)
 program = gridml.Program(graph, [block, tighten, reopen], evaluate, epochs=60)
