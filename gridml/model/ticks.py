@@ -179,6 +179,18 @@ class Ticks:
         """Return how many ticks a part may be behind one that begins a tick, if it may be `slack` mini-batches."""
         return slack * self.phases if tick % self.phases == 0 else 0
 
+    def in_words(self, slack: float, drawn: str | None) -> str:
+        """Describe a pass. `drawn`: the replicated type whose vertices make mini-batches, if one does."""
+        size = f"up to {self.largest:,} vertices" if self.edges is None else f"about {self.edges:,} edges"
+        of = f"mini-batches of each of {self.parts:,} parts, of {size}"
+        if drawn is not None:
+            of = f"mini-batches of {drawn} vertices, in each of which {self.parts:,} parts have up to {size[6:]}"
+        phases = f", in {self.phases} phases" if self.phases > 1 else ""
+        return (
+            f"a pass is {self.count // self.phases:,} {of}{phases}, with slack {slack:g}; each is a lease, and a push: "
+            f"{self.count * self.parts:,} a pass"
+        )
+
     def facts(self, consistency: Consistency) -> dict[str, Any]:
         """Return the facts, as JSON by name, without which a run would have other mini-batches, or clocks."""
         slack = consistency.slack if consistency.waits else None

@@ -72,6 +72,7 @@ class Trial:
     odd: tuple[str, ...]  #: warnings
     device: str = CPU  #: device that f ran on
     settings: tuple[str, ...] = ()  #: batch and learning rates, as (text for one worker, text for several workers)
+    ticks: str = ""  #: what a pass is, if workers wait for one another within it
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields by name."""
@@ -160,7 +161,16 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
         tuple(odd),
         place.name,
         _settings(program, graph),
+        _ticks(program, graph),
     )
+
+
+def _ticks(program: Program, graph: Graph) -> str:
+    """Say what a pass is, if workers wait for one another within it; "" otherwise."""
+    ticks, drawn = program.division(graph), program.shape.drawn
+    if ticks is None or not program.consistency.waits:
+        return ""
+    return ticks.in_words(program.consistency.slack, None if drawn is None else drawn.__name__)
 
 
 def _later_phases(
