@@ -36,6 +36,8 @@ from gridml.model.update import update
 from gridml.model.vertex import Vertex, VertexId, array, edge, module
 
 if TYPE_CHECKING:
+    from gridml.api.computing import Computed as Computed
+    from gridml.api.computing import compute as compute
     from gridml.api.graph_files import graph_from as graph_from
     from gridml.api.handle import Event as Event
     from gridml.api.handle import Run as Run
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
 _CALLS = dict.fromkeys(("Event", "Run", "load"), "handle")
 _CALLS |= dict.fromkeys(("launch", "resume", "run", "submit"), "run_calls")
 _CALLS |= {"simulate": "simulating", "infer": "inferring", "graph_from": "graph_files"}
+_CALLS |= dict.fromkeys(("Computed", "compute"), "computing")
 
 __all__ = [
     "Aggregate",
