@@ -127,12 +127,8 @@ def _record_ticks(ticks: Ticks, spec: RunSpec, settings: Settings, events: Event
     unused = leased_sizes(settings.part(SizeSettings), ticks)[1]
     slack = spec.program.consistency.slack
     facts = {"slack": slack, "parts": ticks.parts, "ticks": ticks.count, "size": ticks.largest}
-    edges = spec.program.shape.edges
-    text = (
-        f"a pass is {ticks.count:,} mini-batches of each of {ticks.parts:,} parts, of "
-        f"{f'up to {ticks.largest:,} vertices' if edges is None else f'about {edges:,} edges'}, "
-        f"with slack {slack:g}; each is a lease, and a push"
-    )
+    drawn = spec.program.shape.drawn
+    text = ticks.in_words(slack, None if drawn is None else drawn.__name__)
     events.record("ticks", facts, f"{text}; {unused}" if unused else text)
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from gridml.carriers.base import MasterMailboxes
 from gridml.carriers.registry import CARRIERS
-from gridml.model.phases import Stages
 from master.evaluation.evaluator import Evaluator
 from master.fleet.fleet import Fleet, Workplace
 from master.leases.epochs import leased_sizes
@@ -29,10 +28,11 @@ from master.sync.exchange import Exchange, Grants, WorkerReports
 from master.sync.inbox import DeadLetters, Inbox
 from master.sync.merger import Merger
 from master.sync.moments import MomentsFile, SharedMoments
+from master.sync.owner_work import OwnerWork
 from master.sync.pushes import Pushes
 from master.sync.recovery import Failures, Recovery
 from master.sync.replies import PushPace, Replies, ReplySender
-from master.sync.tick_end import OwnerStages, TickEnds
+from master.sync.tick_end import TickEnds
 from master.sync.version_use import Tails, VersionKeeper, VersionUse
 from master.takeover import Takeover
 from master.telemetry.run_loggers import RunLoggers, loggers_of, names_of
@@ -94,16 +94,16 @@ def wire(
     # Failures, trust and recovery
     failures = Failures(store.ledger, leases, workers, mailboxes, events)
     moments = SharedMoments(spec.graph, workers, MomentsFile(directory.root / "moments"))
-    shape, syncs = spec.program.shape, spec.program.syncs
+    shape = spec.program.shape
     driver, by_edge = shape.driver.__name__, shape.trained_by_edge
     # How strongly pushes pull rows is measured as they are merged. Whole ticks depend on no order of arrival.
     pulls = Contractions(spec.graph, driver, by_edge) if consistency.merges_whole_ticks else None
     measured = None if consistency.merges_whole_ticks else driver
-    merger = Merger(spec.graph, store.replica, settings.workers, measured, syncs, by_edge)
+    work = OwnerWork.of(spec.program)
+    merger = Merger(spec.graph, store.replica, settings.workers, measured, work, by_edge)
     tick_ends = None
-    if ticks is not None and isinstance(shape, Stages):
-        owner = OwnerStages(shape, spec.program.types())
-        tick_ends = TickEnds(leases.epochs, owner, store.ledger, store.replica, merger, pulls)
+    if ticks is not None:
+        tick_ends = TickEnds(leases.epochs, work, store.ledger, store.replica, merger, pulls)
     due = sampler(settings.spot_checks, environment.chance)
     trust = Trust(store, leases, workers, events, merger.group_of, due)
     recovery = Recovery(store, leases, failures, trust, moments, events)

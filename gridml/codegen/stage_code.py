@@ -215,9 +215,7 @@ class Fields:
         """The fields of the edges that the stage looks at."""
         if not isinstance(self.stage, ExchangeStage):
             return {}
-        scanned = next(a.type for a in self.stage.arguments if a.part is Part.SCANNED)
-        assert scanned is not None
-        return edge_fields(scanned.edges[self.stage.edge])
+        return edge_fields(self.stage.source.edges[self.stage.edge])
 
     def find(self, node: ast.expr) -> Access | None:
         """Return the field that an expression reads; None if it reads none. Raises StageError for an unknown field."""
@@ -267,11 +265,11 @@ class Fields:
                 return False
             if isinstance(self.stage, ApplyStage) or node.args:
                 raise self.code.error(node, f"{ast.unparse(node)} is drawn in an exchange, and takes no argument.")
-            if isinstance(self.stage, ExchangeStage) and self.stage.is_turned:
+            if isinstance(self.stage, ExchangeStage) and self.stage.walked != self.stage.edge:
                 raise self.code.error(
                     node,
-                    f"{ast.unparse(node)} is drawn along an edge between local vertices, which is walked from its end; "
-                    f"draw in an exchange with gridml.Links.",
+                    f"{ast.unparse(node)} is drawn along edges that are walked from their ends; draw in an exchange "
+                    f"over {self.stage.source.name}{' with gridml.Links' * self.stage.is_turned}.",
                 )
             return True
         return False

@@ -169,7 +169,7 @@ class Engine:
         assert self.chunk is not None
         ends = self.chunk.ends
         if ends is None:
-            return min(at + size, stop), True
+            return stop if self.program.shape.drawn else min(at + size, stop), True
         if self.program.shape.follows_ends:
             return min(int(ends[np.searchsorted(ends, at, side="right")]), stop), True
         until = min(at + size, stop)

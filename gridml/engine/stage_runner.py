@@ -27,6 +27,7 @@ from gridml.engine import stage_jobs
 from gridml.engine.stage_jobs import Division, Phases, StageJob
 from gridml.model.batch import Rows
 from gridml.model.chunk import BEFORE, ChunkEdges
+from gridml.model.graph import turned
 from gridml.model.phases import Stages
 from gridml.model.schedule import Progress
 from gridml.model.stage_fields import accumulator, scratch
@@ -57,6 +58,14 @@ class Csr:
         weight = {} if edges.weight is None else {"weight": edges.weight}
         offsets = read_only(offsets)
         return cls(offsets, offsets[:-1], offsets[1:], edges.index.astype(np.int32), {**weight, **edges.fields})
+
+    def turned(self, rows: int) -> Csr:
+        """Return the same edges by their ends, of which there are `rows`, with fields that are read-only."""
+        order = np.argsort(self.ends, kind="stable")
+        offsets = np.concatenate([[0], np.cumsum(np.bincount(self.ends, minlength=rows))]).astype(np.int64)
+        sources = np.repeat(np.arange(len(self.begins), dtype=np.int32), self.stops - self.begins)
+        offsets, fields = read_only(offsets), {name: read_only(values[order]) for name, values in self.fields.items()}
+        return Csr(offsets, offsets[:-1], offsets[1:], sources[order], fields)
 
 
 @final
@@ -259,6 +268,8 @@ class StageRunner:
         stage = each.stage
         if isinstance(stage, ExchangeStage):
             csr = self._edges(stage.walked)
+            if stage.is_backward:  # the chunk has the edges of its mini-batch, and no other
+                start, stop = 0, len(csr.begins)
             if each.division is Division.BLOCKS and each.file and not each.is_compiled:
                 self._find(csr, stage.walked, start, start)  # compiles
             return [start, stop, csr.begins, csr.stops, csr.ends], int(csr.offsets[stop] - csr.offsets[start])
@@ -296,7 +307,13 @@ class StageRunner:
 
     def _edges(self, name: str) -> Csr:
         if name not in self._csr:
-            self._csr[name] = Csr.of(self._driving.edges[name], len(self._driving.ids))
+            edges = self._driving.edges.get(name)
+            if edges is None:  # of a replicated type, whose rows differ from chunk to chunk
+                declared = next(each for each in self._driving.edges if turned(each) == name)
+                ahead = self._edges(declared)
+                self._csr[name] = ahead.turned(len(self._tables[self._driving.edges[declared].target].ids))
+            else:
+                self._csr[name] = Csr.of(edges, len(self._driving.ids))
         return self._csr[name]
 
     def _argument(self, stage: int, place: int) -> Any:

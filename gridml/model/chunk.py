@@ -261,12 +261,14 @@ def cut(
     *,
     bsp: bool,
     held: Callable[[str, Ids], Borrowed | None] | None = None,
+    drawn: Mapping[str, NDArray[np.bool_]] | None = None,
 ) -> Chunk:
     """Cut the chunk of `vertices` (indices of type `driver`, in training order) out of the graph.
 
     With `bsp`, local neighbours are read-only rows in separate tables (`@before`). Otherwise the chunk has whole
     components, without the local types that cannot be reached by edges from the driving type. `held(type, ids)` returns
-    the location of each row of a local type, or None if the chunk must carry all of them.
+    the location of each row of a local type, or None if the chunk must carry all of them. `drawn` has, by replicated
+    type, a mask (count,) of the vertices to which the chunk's edges lead; of other types, all do.
     """
     ids: dict[str, Ids] = {driver: vertices}
     if components is not None and not bsp:
@@ -285,7 +287,14 @@ def cut(
             key = vertex_type.name if vertex_type.replicated or not bsp else vertex_type.name + BEFORE
             offsets, targets, weight = edges.of(ids[source])
             more: tuple[dict[str, Array], Ids | None] = {}, None
-            if edges.fields:
+            if drawn is not None and vertex_type.name in drawn:
+                kept = drawn[vertex_type.name][targets]
+                before = np.arange(len(ids[source]) + 1) * edges.degree if offsets is None else offsets
+                offsets = np.concatenate([[0], np.cumsum(kept)])[before]
+                targets, weight = targets[kept], None if weight is None else weight[kept]
+                places = edges.places(ids[source])[kept] if edges.fields else targets[:0]
+                more = {each: np.asarray(column[places]) for each, column in edges.fields.items()}, None
+            elif edges.fields:
                 places = edges.places(ids[source])
                 columns = {each: np.asarray(column[places]) for each, column in edges.fields.items()}
                 more = columns, places if table.type.mutable_of_edge(name) else None

@@ -23,9 +23,11 @@ class Stages(Shape):
 
     def __init__(self, mini_batch: MiniBatch) -> None:
         self.mini_batch = mini_batch
-        self.batch = mini_batch.size  #: vertices; if edges are counted, those of a typical one after `measure`
-        self.edges, self.follows_ends = mini_batch.edges, mini_batch.size is None
         self.stages = mini_batch.compiled
+        self.drawn = next((each.over for each in self.exchanges if each.is_backward), None)
+        #: vertices of the driving type; where `size` is not these, those of a typical mini-batch after `measure`
+        self.batch = None if self.drawn is not None else mini_batch.size
+        self.edges, self.follows_ends = mini_batch.edges, self.batch is None
         self.phases = mini_batch.phases
         self.function = self.stages[0].function
         # A tick is one mini-batch of each part, so that its bits depend on no number of workers.
@@ -53,18 +55,19 @@ class Stages(Shape):
         if len(over) != 1:
             raise ProgramError(
                 f"the exchanges of a MiniBatch look at {', '.join(each.__name__ for each in over) or 'nothing'}; "
-                f"expected one local type, over= of them all."
+                f"expected one type, over= of them all."
             )
-        if describe(over[0]).replicated:
+        sources = list(dict.fromkeys(each.source.cls for each in self.exchanges))
+        if len(sources) != 1:
             raise ProgramError(
-                f"{self.stages[0].name} looks at {over[0].__name__}, which is replicated; expected over= "
-                f"the local type at which the edges start."
+                f"the exchanges of a MiniBatch look at edges from {', '.join(each.__name__ for each in sources)}; "
+                f"expected one local type at which they start."
             )
-        return over[0]
+        return sources[0]
 
     def edges_of(self, table: Table) -> NDArray[np.int64]:
         """Return how many edges of each vertex of the driving type exchanges look at, int64 (vertices,)."""
-        names = {each.walked for each in self.exchanges}
+        names = {each.edge if self.drawn else each.walked for each in self.exchanges}
         edges: NDArray[np.int64] = np.sum([table.edges[name].lengths for name in names], axis=0, dtype=np.int64)
         return edges
 
@@ -74,7 +77,7 @@ class Stages(Shape):
         if self.edges is not None and table.count:
             ticks = Ticks.by_edges(self.edges_of(table), 1, self.edges)
             self.batch = -(-table.count // ticks.count)
-        elif self.follows_ends:
+        elif self.follows_ends and table.count:
             self.batch = Ticks.of(table.count, self.mini_batch.parts, None).largest
 
     @cached_property
@@ -106,7 +109,23 @@ class Stages(Shape):
     def check(self) -> None:
         """Raise ProgramError for stages that do not fit together."""
         self._check_owner()
+        if self.drawn is not None and math.isinf(self.mini_batch.lag):
+            raise ProgramError(
+                f"MiniBatch got slack={self.mini_batch.slack!r}, and {self.exchanges[0].name} looks at "
+                f"{self.drawn.__name__}, of which all parts take the same ones; expected a whole number, or no slack."
+            )
+        if self.drawn is not None and self.edges is not None:
+            raise ProgramError(
+                f"MiniBatch got edges={self.edges}, and {self.exchanges[0].name} looks at {self.drawn.__name__}, which "
+                f"is replicated; expected size=, how many of them make a mini-batch."
+            )
         scanned = describe(self.driver)
+        changing = [f"{scanned.name}.{name}" for name in scanned.edges if scanned.mutable_of_edge(name)]
+        if self.drawn is not None and changing:
+            raise ProgramError(
+                f"{self.exchanges[0].name} looks at {self.drawn.__name__}, and {changing[0]} has fields that change; "
+                f"expected edges with fixed fields, or over={scanned.name}."
+            )
         ends = {name: describe(scanned.target(name)) for name in scanned.edges}
         for each in self.stages:
             if isinstance(each, ExchangeStage):

@@ -24,7 +24,7 @@ from gridml.model.layers import layers_of
 from gridml.model.order import Shuffle
 from gridml.model.phases import Stages
 from gridml.model.schedule import Progress, Schedule, TorchSchedule, check_schedule, factor_of, linear_decay
-from gridml.model.stages import GlobalSync, MiniBatch
+from gridml.model.stages import ApplyStage, GlobalSync, MiniBatch
 from gridml.model.ticks import Consistency, Ticks
 from gridml.model.update import Shape, Update, argument_hints, progress_place, vertex_class
 from gridml.model.vertex import Vertex, VertexType, describe, module, reachable
@@ -170,8 +170,8 @@ _STOPPING, _LOGGERS = 'gridml.early_stopping("loss")', 'a list of names, such as
 class Program:
     """A training program. `graph` and `evaluate` run on the submit host only, `update` on the workers.
 
-    `update` is f, or a list: f or a `MiniBatch`, and then what `global_sync` declares, which the master calls after
-    each pass. With a global_sync, passes do not overlap.
+    `update` is f, or a list: f or a `MiniBatch`, and then what the master does after each pass: functions under
+    `global_sync`, and stages under `apply` over all vertices of a replicated type. Then passes do not overlap.
 
     `evaluate` takes the vertex types that its annotations name and returns numbers (or lists of numbers) by name.
     `schedule` gives the learning-rate factor for the credited share of the run (0 to 1), or for a `gridml.Progress`:
@@ -190,7 +190,7 @@ class Program:
     """
 
     graph: Callable[[], Graph]
-    update: Update | Sequence[Update | MiniBatch | GlobalSync]
+    update: Update | Sequence[Update | MiniBatch | GlobalSync | ApplyStage]
     evaluate: Callable[..., Metrics] | None = None
     epochs: int = 1
     schedule: Schedule = linear_decay
@@ -211,12 +211,13 @@ class Program:
                 f"a gridml.MiniBatch."
             )
         for each in after:
-            if not isinstance(each, GlobalSync):
+            if not (isinstance(each, GlobalSync) or (isinstance(each, ApplyStage) and each.at == "owner")):
                 named = getattr(each, "name", type(each).__name__)
                 raise ProgramError(
                     f"Program got {named} behind the first of its list; expected gridml.Program(graph, train), with "
                     f"@gridml.update(batch=64) above train, the one function that workers call. In a list a MiniBatch, "
-                    f"or that function, is followed by functions under @gridml.global_sync only."
+                    f"or that function, is followed by functions under @gridml.global_sync, and by @gridml.apply of "
+                    f"replicated types, only."
                 )
         given: dict[str, Any] = {"graph": self.graph, "evaluate": self.evaluate, "schedule": self.schedule}
         for name, value in given.items():
@@ -268,9 +269,14 @@ class Program:
         return first if isinstance(first, Update) else first.update or Stages(first)
 
     @property
+    def after(self) -> list[ApplyStage | GlobalSync]:
+        """What the master does after each pass, in order."""
+        return list(self._work[1:])
+
+    @property
     def syncs(self) -> list[GlobalSync]:
         """The functions that the master calls after each pass, in order."""
-        return [each for each in self._work if isinstance(each, GlobalSync)]
+        return [each for each in self.after if isinstance(each, GlobalSync)]
 
     @property
     def all_syncs(self) -> list[GlobalSync]:
@@ -280,7 +286,7 @@ class Program:
     @cached_property
     def ends_passes(self) -> bool:
         """True if the end of a pass changes contexts, so that no pass may begin before it."""
-        return bool(self.syncs) or any(of.accumulators for of in self.types().values())
+        return bool(self.after) or any(of.accumulators for of in self.types().values())
 
     @cached_property
     def consistency(self) -> Consistency:
@@ -309,12 +315,16 @@ class Program:
             return Ticks.by_edges(self.shape.edges_of(table), parts, batch.edges, len(batch.phases))
         if not self.consistency.waits:
             return None
+        if (drawn := self.shape.drawn) is not None:
+            rows = graph.tables[drawn.__name__].count
+            blocks = 1 if batch.size is None else -(-rows // batch.size)
+            return Ticks.of(table.count, batch.parts, None, len(batch.phases), max(1, blocks))
         return Ticks.of(table.count, batch.parts, batch.size, len(batch.phases))
 
     def positions(self, graph: Graph) -> int:
         """Return the positions of a pass: the vertices that f runs on, each as often as a mini-batch has phases."""
-        vertices = graph.tables[self.driving(graph)].count
-        return vertices * len(self.shape.phases) if isinstance(self.shape, Stages) else vertices
+        division = self.division(graph) if self.consistency.waits else None
+        return graph.tables[self.driving(graph)].count if division is None else division.positions
 
     def types(self) -> dict[str, VertexType]:
         """Return the type that f is called for and every type that it reaches, by name: along edges, or as contexts of
@@ -406,7 +416,19 @@ class Program:
                 f"of {driver} as gridml.array(..., mutable=True)."
             )
         if isinstance(self.shape, Update):
+            own = [f"{of.name}.{name}" for of in self.types().values() if not of.replicated for name in of.workspace]
+            if own:
+                raise ProgramError(
+                    f"{own[0]} is an accumulator, which only stages fill and read, and {self.shape.name} is an f; "
+                    f"declare it as gridml.array(..., mutable=True)."
+                )
             _ = self.shape.parameters  # raises if an argument of f cannot be bound to an edge
+        for each in self.after:
+            if isinstance(each, ApplyStage) and not (isinstance(self.shape, Stages) and each.is_by_master):
+                raise ProgramError(
+                    f"{each.name} is applied to {each.over.__name__} after a pass; expected a replicated type, in a "
+                    f"program of stages."
+                )
         for sync in self.all_syncs:
             if sync.context.name not in self.types():
                 raise ProgramError(

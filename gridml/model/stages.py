@@ -149,6 +149,8 @@ class ExchangeStage(StageFunction):
         """The arguments in order. Raises ProgramError for arguments that do not fit the graph's types."""
         scanned = describe(self.over)
         ends = [describe(scanned.target(name)).name for name in scanned.edges]
+        if scanned.replicated:  # the edges are those that lead to it
+            ends = [of.name for of in self._sources(scanned)]
         bound = self._arguments(scanned, ends)
         vertex, end, link, links = (self._only(bound, part) for part in (Part.SCANNED, Part.END, Part.LINK, Part.LINKS))
         if vertex is None:
@@ -167,24 +169,44 @@ class ExchangeStage(StageFunction):
             )
         return bound
 
+    def _sources(self, scanned: VertexType) -> list[VertexType]:
+        """Return the types among the arguments that have edges to the scanned type."""
+        classes = [get_args(hint)[0] if get_origin(hint) is Links else hint for hint in self.hints.values()]
+        types = [describe(cls) for cls in classes if isinstance(cls, type) and issubclass(cls, Vertex)]
+        return [of for of in types if any(of.target(name) is scanned.cls for name in of.edges)]
+
+    @cached_property
+    def source(self) -> VertexType:
+        """The type at which the edges start: the scanned type, unless that is replicated."""
+        other = next(each.type for each in self.arguments if each.part in (Part.END, Part.LINKS))
+        assert other is not None
+        return other if self.is_backward else describe(self.over)
+
     @cached_property
     def edge(self) -> str:
-        """The edge field of the scanned type. Raises ProgramError if none, or more than one, is meant."""
-        scanned = describe(self.over)
-        target = next(each.type for each in self.arguments if each.part in (Part.END, Part.LINKS))
-        assert target is not None
-        fitting = [name for name in scanned.edges if scanned.target(name) is target.cls]
+        """The edge field of `source`. Raises ProgramError if none, or more than one, is meant."""
+        source = self.source
+        other = next(each.type for each in self.arguments if each.part in (Part.END, Part.LINKS))
+        assert other is not None
+        target = describe(self.over) if self.is_backward else other
+        fitting = [name for name in source.edges if source.target(name) is target.cls]
         named = [each.name for each in self.arguments if each.name in fitting]
         if not fitting or (len(fitting) > 1 and len(named) != 1):
             what = f"several edges to it; call an argument as one of them, {', '.join(fitting)}."
-            what = what if fitting else f"no edge to it; declare one, as in {scanned.name}.links = gridml.edge(...)."
-            raise ProgramError(f"{self.name} takes {target.name}, and {scanned.name} has {what}")
+            what = what if fitting else f"no edge to it; declare one, as in {source.name}.links = gridml.edge(...)."
+            raise ProgramError(f"{self.name} takes {target.name}, and {source.name} has {what}")
         return named[0] if len(fitting) > 1 else fitting[0]
+
+    @property
+    def is_backward(self) -> bool:
+        """True if it looks at a replicated type, and walks the edges that lead there: a mini-batch is some vertices of
+        that type, and in all parts the edges to them."""
+        return describe(self.over).replicated
 
     @cached_property
     def is_linked(self) -> bool:
         """True if the edges lead to local vertices: what it reads across an edge is as the last pass left it."""
-        return not describe(describe(self.over).target(self.edge)).replicated
+        return not self.is_backward and not describe(describe(self.over).target(self.edge)).replicated
 
     @cached_property
     def is_turned(self) -> bool:
@@ -195,7 +217,7 @@ class ExchangeStage(StageFunction):
     @property
     def walked(self) -> str:
         """The edge field that is walked: that of the scanned type, or the same edges by their ends."""
-        return turned(self.edge) if self.is_turned else self.edge
+        return turned(self.edge) if self.is_turned or self.is_backward else self.edge
 
 
 @dataclass(eq=False)
@@ -255,6 +277,10 @@ def exchange(*, over: type[Vertex], when: str | None = None) -> Callable[[Callab
 
     It may change mutable fields of the vertex, fields of the end that are averaged (in place), fields with `add` (by
     += and -=, in force when the mini-batch ends) and accumulators of contexts.
+
+    `over` may be a replicated type. Then the edges are those that lead to it, from the local vertices at their other
+    end, whose mutable fields the stage may change. A mini-batch is `size` vertices of the type, drawn anew in each
+    pass, and all edges to them.
 
     Edges may lead to local vertices of the same type. Then the stage reads across an edge what the last pass left. Edge
     by edge it adds to accumulators of the edge's end, which `apply` of the type then reads; with `Links` it changes the
@@ -460,8 +486,9 @@ class MiniBatch:
         """The slack: as given, or 0 if something waits for all parts, or a mini-batch is a whole part."""
         if self.slack is not None:
             return self.slack
-        linked = any(isinstance(each, ExchangeStage) and each.is_linked for each in self.stages)
-        return 0 if linked or self.at_owner or (self.size is None and self.edges is None) else math.inf
+        exchanges = [each for each in self.stages if isinstance(each, ExchangeStage)]
+        in_step = any(each.is_linked or each.is_backward for each in exchanges)
+        return 0 if in_step or self.at_owner or (self.size is None and self.edges is None) else math.inf
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:

@@ -9,6 +9,9 @@ t-th mini-batch of every part. With slack s the t-th mini-batch of a part begins
 t-s-1 (stale synchronous parallel, Ho et al., NIPS 2013, with clocks of parts). Clocks belong to parts and not to
 workers, so that a worker's death stops no clock: another worker trains the part's next mini-batch.
 
+Where a mini-batch is vertices of a replicated type, all vertices of a part have edges to them: then a part's vertices
+are not divided, and have as many positions as there are such mini-batches, its `blocks`.
+
 A mini-batch may have several phases, between which the parts' pushes are merged. Then each is P ticks, one after the
 other: tick t is phase t mod P of mini-batch t // P, and a pass has P positions for every vertex. A phase but the first
 begins when all parts have completed the one before, whatever the slack.
@@ -140,16 +143,18 @@ class Ticks:
     #: what each vertex counts, int32 (vertices,) by vertex: mini-batches then have nearly equal sums; None: all alike
     work: NDArray[np.int32] | None = field(default=None, compare=False, repr=False)
     phases: int = 1  #: ticks of a mini-batch
+    blocks: int = 1  #: mini-batches of a replicated type, in each of which a part has all its vertices
 
     @staticmethod
-    def of(vertices: int, parts: int, size: int | None, phases: int = 1) -> Ticks:
+    def of(vertices: int, parts: int, size: int | None, phases: int = 1, blocks: int = 1) -> Ticks:
         """Return the ticks of `vertices` in up to `parts` parts, with mini-batches of up to `size` vertices; None: each
-        part is one. Where a part lacks one vertex of as many mini-batches of one vertex, the larger parts have one
-        mini-batch of two."""
+        part is one, or has `blocks`. Where a part lacks one vertex of as many mini-batches of one vertex, the larger
+        parts have one mini-batch of two."""
         parts = max(1, min(parts, vertices))
         largest = math.ceil(vertices / parts)
         count = 1 if size is None else max(1, min(math.ceil(largest / size), vertices // parts))
-        return Ticks(vertices, parts, count * phases, math.ceil(largest / count), phases=phases)
+        each = math.ceil(largest / count)
+        return Ticks(vertices, parts, count * phases * blocks, each, phases=phases, blocks=blocks)
 
     @staticmethod
     def by_edges(edges: NDArray[Any], parts: int, wanted: int, phases: int = 1) -> Ticks:
@@ -164,11 +169,27 @@ class Ticks:
     @property
     def positions(self) -> int:
         """Positions of a pass: in each phase, every vertex is trained and credited."""
-        return self.vertices * self.phases
+        return self.vertices * self.phases * self.blocks
+
+    def block(self, tick: int) -> int:
+        """Return the mini-batch of a replicated type at a tick."""
+        return tick // self.phases % self.blocks
 
     def slack_of(self, tick: int, slack: int) -> int:
         """Return how many ticks a part may be behind one that begins a tick, if it may be `slack` mini-batches."""
         return slack * self.phases if tick % self.phases == 0 else 0
+
+    def in_words(self, slack: float, drawn: str | None) -> str:
+        """Describe a pass. `drawn`: the replicated type whose vertices make mini-batches, if one does."""
+        size = f"up to {self.largest:,} vertices" if self.edges is None else f"about {self.edges:,} edges"
+        of = f"mini-batches of each of {self.parts:,} parts, of {size}"
+        if drawn is not None:
+            of = f"mini-batches of {drawn} vertices, in each of which {self.parts:,} parts have up to {size[6:]}"
+        phases = f", in {self.phases} phases" if self.phases > 1 else ""
+        return (
+            f"a pass is {self.count // self.phases:,} {of}{phases}, with slack {slack:g}; each is a lease, and a push: "
+            f"{self.count * self.parts:,} a pass"
+        )
 
     def facts(self, consistency: Consistency) -> dict[str, Any]:
         """Return the facts, as JSON by name, without which a run would have other mini-batches, or clocks."""
@@ -180,17 +201,18 @@ class Ticks:
 
     def mini_batches(self, order: NDArray[np.int64]) -> MiniBatches:
         """Return the mini-batches of the pass that has vertices in this `order` (vertices,)."""
-        count = self.count // self.phases
+        times = self.phases * self.blocks
+        count = self.count // times
         if self.work is not None:
             ends = _equal_sums(self.work[order], self.parts * count)
         else:
             starts = np.arange(self.parts + 1, dtype=np.int64) * self.vertices // self.parts
             steps = np.arange(1, count + 1, dtype=np.int64)
             ends = (starts[:-1, None] + np.diff(starts)[:, None] * steps // count).reshape(-1)
-        if self.phases == 1:
+        if times == 1:
             return MiniBatches(ends, self.count)
         begins, lengths = np.concatenate([[0], ends[:-1]]), np.diff(ends, prepend=0)
-        return MiniBatches(np.cumsum(lengths.repeat(self.phases)), self.count, begins.repeat(self.phases))
+        return MiniBatches(np.cumsum(lengths.repeat(times)), self.count, begins.repeat(times))
 
 
 def _equal_sums(work: NDArray[np.int32], pieces: int) -> NDArray[np.int64]:

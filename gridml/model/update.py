@@ -39,6 +39,7 @@ class Shape(ABC):
     keeps_rate: bool  #: smaller batches of several workers have the program's learning rates
     edges: int | None = None  #: mini-batches have about as many edges, whatever `batch` is
     follows_ends: bool = False  #: mini-batches end where a chunk says; False: they have `batch` vertices
+    drawn: type[Vertex] | None = None  #: the replicated type whose vertices make a mini-batch; None: the driving type
     shares_batch: bool = False  #: a batch is no step: workers may cut it, whatever its vertices train
 
     @property

@@ -403,6 +403,12 @@ def _declaration(cls: type[Vertex]) -> VertexType:
             f"{cls.__name__}.{own[0]} is a field of stages, and {cls.__name__} has {cls.aggregate or 'no aggregate'}; "
             f"such fields belong to a replicated type with a rule, such as aggregate = gridml.owned()."
         )
+    least = [name for name, each in arrays.items() if getattr(each, "by", "") == "min"]
+    if least:
+        raise ProgramError(
+            f"{cls.__name__}.{least[0]} is a minimum, and {cls.__name__} is replicated; a minimum belongs to a local "
+            f"type. Take the maximum of the negative numbers."
+        )
     if declared.has_own_rule:
         check_plain(cls.aggregate, f"{cls.__name__}.aggregate", 3)
     shared = [name for name, each in declared.arrays.items() if each.shared]

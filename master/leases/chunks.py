@@ -95,6 +95,7 @@ class Chunks:
             self._epochs.components,
             bsp=self._spec.program.consistency.is_bsp,
             held=held,
+            drawn=self._epochs.drawn(lease.epoch, lease.start),
         )
         return replace(whole, phase=self._epochs.phase(lease.epoch, lease.start))
 

@@ -167,6 +167,9 @@ def leased_sizes(sizes: SizeSettings, ticks: Ticks | None) -> tuple[SizeSettings
     return replace(sizes, chunk=ticks.largest, push_every=ticks.largest), unused and f"{unused} not used"
 
 
+DRAWN = 1 << 32  # a seed of the order of a replicated type, which no part of the driving type has
+
+
 class Epochs:
     """Epochs of one run. Raises ProgramError if f has nothing to run on, or a component is larger than the `chunk` that
     the user chose."""
@@ -297,6 +300,25 @@ class Epochs:
         if self.ticks is None or self.ticks.phases == 1:
             return None
         return self.mini_batches(epoch).place(position)[1] % self.ticks.phases
+
+    def drawn(self, epoch: int, position: int) -> dict[str, NDArray[np.bool_]] | None:
+        """Return, by the replicated type whose vertices make mini-batches, a mask (count,) of those at a position; None
+        if vertices of the driving type do. Neighbours are not together, unless the program shuffles nothing: their
+        steps would add up to too long ones."""
+        of = self._spec.program.shape.drawn
+        if of is None or self.ticks is None:
+            return None
+        count, block = (
+            self._spec.graph.tables[of.__name__].count,
+            self.ticks.block(self.mini_batches(epoch).place(position)[1]),
+        )
+        order = np.arange(count)
+        if self._spec.program.shuffle != "none":
+            seeds = np.random.SeedSequence((self._spec.settings.seed, epoch, DRAWN))
+            np.random.Generator(np.random.PCG64(seeds)).shuffle(order)
+        mask = np.zeros(count, np.bool_)
+        mask[order[count * block // self.ticks.blocks : count * (block + 1) // self.ticks.blocks]] = True
+        return {of.__name__: mask}
 
     def vertices(self, epoch: int, start: int, stop: int) -> Ids:
         """Return the driving vertices of a range, in the order of training."""

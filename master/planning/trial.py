@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import islice, pairwise
@@ -35,7 +35,7 @@ from gridml.model.phases import Stages
 from gridml.model.program import Metrics, Program, user_traceback
 from gridml.model.schedule import Progress
 from gridml.protocol.foreign import described
-from gridml.protocol.push import Fields, ReplicaPart
+from gridml.protocol.push import Fields, ReplicaPart, RowValues
 from master.evaluation.metrics import ADVICE, evaluate, first_chunk, start_engine
 from master.planning.program_warnings import (
     dominant_component,
@@ -51,8 +51,7 @@ from master.store.replica import Replica
 from master.store.settings import check_placement
 from master.store.versions import ReplicaState, Versions, initial
 from master.sync.merger import Merger
-from master.sync.pass_end import end_pass
-from master.sync.tick_end import OwnerStages
+from master.sync.owner_work import OwnerWork
 from master.telemetry.loggers.base import LOGGERS
 
 MAX_PLAIN_EDGES = 2_000  # edges that stages look at as plain Python: a second or two
@@ -73,6 +72,7 @@ class Trial:
     odd: tuple[str, ...]  #: warnings
     device: str = CPU  #: device that f ran on
     settings: tuple[str, ...] = ()  #: batch and learning rates, as (text for one worker, text for several workers)
+    ticks: str = ""  #: what a pass is, if workers wait for one another within it
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields by name."""
@@ -96,8 +96,10 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
     driver = program.driving(graph)
     state = initial(graph, seed)
     size, batch_s = min(program.shape.batch or 1, MAX_BATCH_VERTICES), 0.0
-    _run_plain(program, graph, state, driver, file)
+    _run_plain(program, graph, seed, driver, file)
     chunk = first_chunk(program, graph, 2 * size)
+    if isinstance(program.shape, Stages):
+        chunk = replace(chunk, phase=0)
     with raising_device_errors(place):
         engine, start = start_engine(program, chunk, state, place, trial=True)
     trainable: list[Trainable] = []
@@ -142,15 +144,11 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
         and all(map(same_bits, before[name], _tensors(merged, name)))
     ]
     if isinstance(program.shape, Stages):
-        for plain in (True, False):  # plain Python first: it finds an index out of range, and is easier to read
-            stages = OwnerStages(program.shape, program.types(), plain=plain)
-            ended, _ = stages.run(0, chunk.touched(), merged)
-        for name, rows in ended.items():
-            for field, values in rows.fields.items():
-                merged.arrays[name][field][rows.ids] = values
+        merged = _later_phases(engine, graph, merged, OwnerWork.of(program), driver, file)
+        fields = engine.changed_fields(0, chunk.count)
     if program.ends_passes:
-        for name, rows in end_pass(program.syncs, graph.tables, merged).rows.items():
-            merged.arrays[name] |= rows.fields
+        ended = OwnerWork.of(program).end_pass({t.type.name: t for t in graph.replicated}, merged)
+        _put(merged, ended.rows)
     metrics = _evaluated(program, _with(graph, fields), merged, file)
     return Trial(
         {table.type.name: table.count for table in graph.tables.values()},
@@ -163,22 +161,57 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
         tuple(odd),
         place.name,
         _settings(program, graph),
+        _ticks(program, graph),
     )
 
 
-def _run_plain(program: Program, graph: Graph, state: ReplicaState, driver: str, file: Path) -> None:
-    """Run stages as plain Python on a few vertices, which finds an index out of range: compiled code does not notice
-    it. Raises UserCodeError with the user's lines. Does nothing for a program with f."""
+def _ticks(program: Program, graph: Graph) -> str:
+    """Say what a pass is, if workers wait for one another within it; "" otherwise."""
+    ticks, drawn = program.division(graph), program.shape.drawn
+    if ticks is None or not program.consistency.waits:
+        return ""
+    return ticks.in_words(program.consistency.slack, None if drawn is None else drawn.__name__)
+
+
+def _later_phases(
+    engine: Engine, graph: Graph, state: ReplicaState, work: OwnerWork, driver: str, file: Path
+) -> ReplicaState:
+    """Do what follows the first phase of a mini-batch, whose push is merged in `state`. Return the replica after it."""
+    shape, chunk = engine.program.shape, engine.chunk
+    assert isinstance(shape, Stages) and chunk is not None
+    for number, phase in enumerate(shape.phases):
+        if number:
+            engine.begin(replace(chunk, phase=number))
+            engine.restart(state.part(chunk.touched()))
+            _train(engine, 0, chunk.count, 1.0, driver, file)
+            state = _merged(graph, state, engine.wire(engine.snapshot()), chunk.count)
+        if phase.at_owner:
+            _put(state, work.end_tick(number, chunk.touched(), state).rows)
+    return state
+
+
+def _put(state: ReplicaState, changed: Mapping[str, RowValues]) -> None:
+    for name, rows in changed.items():
+        for field, values in rows.fields.items():
+            state.arrays[name][field][rows.ids] = values
+
+
+def _run_plain(program: Program, graph: Graph, seed: int, driver: str, file: Path) -> None:
+    """Run stages as plain Python on a few vertices, which finds an index out of range, that compiled code does not
+    notice, and is easier to read. Raises UserCodeError with the user's lines. Does nothing for a program with f."""
     if not isinstance(program.shape, Stages):
         return
     edges = graph.tables[driver].edges.values()
     degree = sum(_ends_in(each) for each in edges) / max(1, graph.tables[driver].count)
     count = max(1, min(program.shape.batch or 1, int(MAX_PLAIN_EDGES / max(1.0, degree))))
-    chunk = first_chunk(program, graph, count)
-    engine = Engine(program, plain=True)
-    engine.begin(replace(chunk, tables={name: _copied(table) for name, table in chunk.tables.items()}))
+    chunk, state = first_chunk(program, graph, count), initial(graph, seed)
+    engine, work = Engine(program, plain=True), OwnerWork.of(program, plain=True)
+    tables = {name: _copied(table) for name, table in chunk.tables.items()}
+    engine.begin(replace(chunk, tables=tables, phase=0))
     engine.restart(state.part(chunk.touched()))
     _train(engine, 0, chunk.count, 1.0, driver, file)
+    state = _merged(graph, state, engine.wire(engine.snapshot()), chunk.count)
+    _later_phases(engine, graph, state, work, driver, file)
 
 
 def _ends_in(edges: Edges) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from types import MappingProxyType
@@ -18,7 +18,6 @@ from gridml.aggregates.sums import Add
 from gridml.errors import ProgramError
 from gridml.model.graph import Graph, Table
 from gridml.model.layers import tables_of
-from gridml.model.stages import GlobalSync
 from gridml.protocol.push import Changes, ReplicaPart, RowValues, VertexKey
 from master.store.replica import Replica
 from master.store.versions import Base, ReplicaState
@@ -39,7 +38,7 @@ from master.sync.gate import (
     step_size,
 )
 from master.sync.own_rules import OwnRules, PushMerge
-from master.sync.pass_end import PassEnd, end_pass
+from master.sync.owner_work import OwnerChanges, OwnerWork
 
 Array = NDArray[Any]
 
@@ -77,12 +76,12 @@ class Merger:
         replica: Replica,
         workers: int = 1,
         driver: str | None = None,
-        syncs: Sequence[GlobalSync] = (),
+        work: OwnerWork | None = None,
         by_edge: Collection[str] = (),
     ) -> None:
         self._tables = {t.type.name: t for t in graph.replicated}
         self._replica = replica
-        self._syncs = syncs
+        self._work = work or OwnerWork()
         self._own_rules = OwnRules(self._tables, replica)
         # Caches: rules and embedding tables of a vertex never change during a run.
         self._rule_sets: dict[VertexKey, RuleSet] = {}
@@ -302,11 +301,11 @@ class Merger:
                     flushed[key] = new
         return flushed
 
-    def end_pass(self) -> PassEnd:
-        """Return the contexts after a pass. Raises as `end_pass` of `master.sync.pass_end` does."""
+    def end_pass(self) -> OwnerChanges:
+        """Return what changes after a pass. Raises as `OwnerWork.end_pass` does."""
         if self._contractions is not None:
             self._contractions.end_pass()
-        return end_pass(self._syncs, self._tables, self._replica.state)
+        return self._work.end_pass(self._tables, self._replica.state)
 
     def _apply(self, push: PushMerge) -> Merged:
         """Merge a push as a whole, up to the first tensor that is not finite."""

@@ -36,7 +36,7 @@ from master.store.store import Store
 from master.store.versions import Base
 from master.sync.gate import GateResult
 from master.sync.merger import Merged, Merger
-from master.sync.pass_end import PassEnd
+from master.sync.owner_work import OwnerChanges
 from master.sync.recovery import Recovery
 from master.sync.rows import PendingReply, sent_rows
 from master.sync.tick_end import TickEnds
@@ -417,7 +417,7 @@ class Pushes:
         epochs = {push.lease.epoch for push in accepted}
         complete = store.ledger.epochs_to_close() if any(map(store.ledger.is_epoch_complete, epochs)) else []
         flushed = self._merger.flush(max(1, self._leases.live)) if complete else {}
-        ended = self._merger.end_pass() if complete else PassEnd({}, {})
+        ended = self._merger.end_pass() if complete else OwnerChanges({})
         if flushed or ended.rows:
             store.replica.put(flushed, ended.rows, version)
         enough = [*(self._ticks.enough if self._ticks is not None else ()), *ended.enough]

@@ -16,14 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.aggregates import Merge, VertexState
-from gridml.codegen.kernel import Column
-from gridml.engine.stage_runner import compiled_stages, read_only
-from gridml.errors import NotFiniteError
 from gridml.model.order import Touched, union
-from gridml.model.phases import Stages
-from gridml.model.stages import ApplyStage, GlobalSync, Part
 from gridml.model.ticks import Ticks
-from gridml.model.vertex import VertexType
 from gridml.protocol.messages import Push
 from gridml.protocol.push import Ids, ReplicaPart, RowValues, VertexKey
 from master.leases.epochs import Epochs
@@ -31,11 +25,11 @@ from master.state.lease_records import LeaseState
 from master.store.ledger import Ledger
 from master.store.replica import Replica
 from master.store.tick_rows import Tick, TickPush
-from master.store.versions import Base, ReplicaState
+from master.store.versions import Base
 from master.sync.contraction import Contractions
 from master.sync.merger import Merger
 from master.sync.own_rules import PushMerge
-from master.sync.pass_end import called
+from master.sync.owner_work import OwnerWork
 
 Array = NDArray[Any]
 
@@ -59,78 +53,6 @@ class HeldBase:
 
 
 @final
-class OwnerStages:
-    """What the master does at the end of the ticks of one program. Raises StageError for what cannot be compiled."""
-
-    def __init__(self, stages: Stages, types: Mapping[str, VertexType], *, plain: bool = False) -> None:
-        batch = stages.mini_batch
-        applied = [each for each in batch.at_owner if isinstance(each, ApplyStage)]
-        made = dict(zip(applied, compiled_stages(applied, exact=batch.exact, plain=plain), strict=True))
-        self._phases = [
-            [made[each] if isinstance(each, ApplyStage) else each for each in phase.at_owner] for phase in stages.phases
-        ]
-        self._types = types
-        self._workspace: dict[tuple[str, str], Array] = {}  # scratch of contexts, by type and field
-
-    def run(self, tick: int, touched: Touched, state: ReplicaState) -> tuple[dict[str, RowValues], list[str]]:
-        """Return (the rows that change at the end of a tick, by type, the functions that end the run). `touched` are
-        those that stages look at, and `state` is unchanged. Raises NotFiniteError for NaN or infinity, StageError for
-        what cannot be compiled, UserCodeError if a global_sync fails."""
-        work = self._phases[tick % len(self._phases)]
-        rows: dict[str, RowValues] = {}
-        enough: list[str] = []
-        one = np.zeros(1, np.int64)
-        for each in work:
-            if isinstance(each, GlobalSync):
-                self._read(rows, each.context.name, one, state)
-                context = rows[each.context.name].fields
-                enough += [each.name] * called(each, context)
-                continue
-            for argument in each.stage.arguments:
-                assert argument.type is not None, "an apply takes no edge"
-                none = one if argument.part is Part.CONTEXT else one[:0]
-                self._read(rows, argument.type.name, touched.get(argument.type.name, none), state)
-            over = len(rows[each.stage.over.__name__].ids)
-            columns = [self._column(column, rows) for column in each.kernel.columns]
-            each.run([np.arange(over), *columns, *(number for _, number in each.kernel.numbers)])
-        # What is read here is complete, and begins again.
-        for of in [
-            each.context if isinstance(each, GlobalSync) else self._types[each.stage.over.__name__] for each in work
-        ]:
-            for name in of.accumulators:
-                rows[of.name].fields[name][...] = 0
-        for type_name, changed in rows.items():
-            for name, values in changed.fields.items():
-                if not np.isfinite(values).all():
-                    names = ", ".join(each.name if isinstance(each, GlobalSync) else each.stage.name for each in work)
-                    raise NotFiniteError(
-                        f"{type_name}.{name} is not finite after a tick, and no worker could start from it. Check what "
-                        f"{names} computes, and a smaller rate."
-                    )
-        return rows, enough
-
-    @staticmethod
-    def _read(rows: dict[str, RowValues], type_name: str, ids: Ids, state: ReplicaState) -> None:
-        """Add rows of a version, unless they are there."""
-        if type_name not in rows:
-            rows[type_name] = RowValues(ids, state.rows(type_name, ids))
-
-    def _column(self, column: Column, rows: Mapping[str, RowValues]) -> Any:
-        access = column.access
-        assert access.type is not None, "an apply takes no edge"
-        if access.declared.travels:
-            values = rows[access.type.name].fields[access.name]
-        else:
-            empty = np.zeros((1, *access.declared.shape), access.declared.dtype)
-            values = self._workspace.setdefault((access.type.name, access.name), empty)
-        if column.is_number:
-            return values[0]
-        if access.argument.part is Part.CONTEXT and access.declared.shape:
-            values = values[0]
-        return values if column.is_written else read_only(values)
-
-
-@final
 class TickEnds:
     """Records the ticks of one run and, if `holds`, keeps their pushes until they are complete.
 
@@ -140,7 +62,7 @@ class TickEnds:
     def __init__(
         self,
         epochs: Epochs,
-        owner: OwnerStages,
+        work: OwnerWork,
         ledger: Ledger,
         replica: Replica,
         merger: Merger,
@@ -152,7 +74,7 @@ class TickEnds:
         self._pulls = pulls
         self._measured: tuple[Tick, int] | None = None  # the tick, and its version, after which `_pulls` was left
         self._epochs = epochs
-        self._owner = owner
+        self._work = work
         self._ledger = ledger
         self._replica = replica
         self._merger = merger
@@ -219,9 +141,9 @@ class TickEnds:
                     f"stages add smaller numbers, or declare the field as float64."
                 )
         touched = union({name: each.ids for name, each in push.trained.items()} for push in pushes)
-        rows, enough = self._owner.run(tick.number, touched, self._replica.state)
-        self._replica.put({}, rows, version)
-        self.enough += enough
+        changes = self._work.end_tick(tick.number, touched, self._replica.state)
+        self._replica.put({}, changes.rows, version)
+        self.enough += changes.enough
         return left_out
 
     def _prepare(self) -> None:

@@ -43,6 +43,7 @@ ENDINGS = {
     "slopes": ("slack=0, parts=4", "slack={}, parts=4"),
     "topics": ("size=", "slack={}, parts=4, size="),
     "ranks": ("parts=4", "slack={}, parts=4"),
+    "blocks": ("parts=4", "slack={}, parts=4"),
     "phases": ("slack=0, parts=4", "slack={}, parts=4"),
     "topics by edges": ("size=8", "slack={}, parts=4, edges=90"),
 }
@@ -79,6 +80,7 @@ def state(root: Path, *fields: str) -> dict[str, bytes]:
 
 
 HOME = {"factors": ["User.p"], "slopes": ["Sample.score"], "topics": ["Text:words.topic"]}
+HOME["blocks"] = ["Sample.dual"]
 HOME["ranks"] = ["Page.rank", "Page.below"]
 HOME["phases"] = ["Sample.score", "Sample.along"]
 HOME["topics by edges"] = HOME["topics"]
@@ -129,7 +131,9 @@ def test_real_workers_that_are_killed_end_with_the_bits_of_simulated_ones(
     verify_ticks(tmp_path / "run", 0)
 
 
-@pytest.mark.parametrize(("name", "slack"), [("factors", 2), ("topics by edges", 1), ("slopes", 1), ("phases", 1)])
+@pytest.mark.parametrize(
+    ("name", "slack"), [("factors", 2), ("topics by edges", 1), ("slopes", 1), ("phases", 1), ("blocks", 1)]
+)
 def test_the_bound_holds_whatever_dies(name: str, slack: int, tmp_path: Path) -> None:
     root = tmp_path / "run"
     world = play(written(tmp_path, name, slack), root, troubled(5, 3), 5)

@@ -74,8 +74,8 @@ def graph() -> gridml.Graph:
     return g
 
 
-def program(*stages: Any, after: Any = (), size: int = 2) -> gridml.Program:
-    made = gridml.Program(graph, [gridml.MiniBatch(list(stages), size=size), *after])
+def program(*stages: Any, after: Any = (), size: int = 2, slack: float | None = None) -> gridml.Program:
+    made = gridml.Program(graph, [gridml.MiniBatch(list(stages), size, slack), *after])
     made.check()
     return made
 
@@ -249,19 +249,23 @@ def of_user(user: User) -> None: ...
         (lambda: gridml.exchange(over=User, when="p"), r"exchange got when='p'; .* one number, such as \['age'\]"),
         (lambda: gridml.apply(3, at="mirror"), "apply got 3; expected a vertex type"),
         (lambda: gridml.apply(Item, at="home"), "apply got at='home'; expected 'owner' or 'mirror'"),  # type: ignore[arg-type]
-        (lambda: program(learn, gridml.apply(Item)(mirrors)), "mirrors is applied at the owner of Item, .* slack=0"),
-        (lambda: program(gridml.apply(User, at="mirror")(of_user), learn), "of_user is applied to User, which is"),
+        (
+            lambda: program(learn, gridml.apply(Item)(mirrors), slack=math.inf),
+            "mirrors is applied at the owner of Item, .* slack=0",
+        ),
+        (lambda: program(gridml.apply(User, at="mirror")(of_user), learn), "of_user is applied to User at mirrors"),
         (lambda: program(gridml.apply(Item, at="mirror")(of_tag), learn), "of_tag is applied to Item, and takes none"),
-        (lambda: program(gridml.apply(Item, at="mirror")(mirrors)), "look at nothing; expected one local type"),
+        (lambda: program(gridml.apply(Item, at="mirror")(mirrors)), "look at nothing; expected one type"),
         (lambda: program(gridml.apply(At, at="mirror")(cool.function), learn), "to which no edge of User leads"),
         (lambda: gridml.MiniBatch([], size=2), r"MiniBatch got \[\]; expected a list of stages"),
         (lambda: gridml.MiniBatch(learn, size=2), "expected a list of stages"),  # type: ignore[arg-type]
-        (lambda: gridml.MiniBatch([learn, cool], size=2), "MiniBatch got cool as a stage; .* behind the MiniBatch"),  # type: ignore[list-item]
+        (lambda: program(learn, cool, slack=math.inf), "cool is a global_sync, when all parts' .* slack=0"),
+        (lambda: program(cool, learn), "cool is the first stage of a MiniBatch, .* expected an exchange first"),
         (lambda: gridml.MiniBatch([mirrors], size=2), "MiniBatch got mirrors as a stage; expected functions under"),  # type: ignore[list-item]
         (lambda: gridml.MiniBatch([learn], size=0), "MiniBatch got size=0; expected a number of vertices from 1 to"),
         (lambda: gridml.MiniBatch([learn], edges=0), "MiniBatch got edges=0; expected a number of edges from 1 to"),
         (lambda: gridml.MiniBatch([learn], edges=2.5), "MiniBatch got edges=2.5; expected a number of edges from 1"),  # type: ignore[arg-type]
-        (lambda: gridml.MiniBatch([learn]), "MiniBatch got neither size nor edges; expected one of them"),
+        (lambda: gridml.MiniBatch([learn], slack=math.inf), "MiniBatch got slack=inf and neither size nor edges"),
         (lambda: gridml.MiniBatch([learn], 2, edges=3), "MiniBatch got size=2 and edges=3; expected one of them"),
         (lambda: gridml.MiniBatch([learn, ones], size=1), "got ones, which is .*, among 2 stages; expected it al"),
         (lambda: gridml.MiniBatch([ones, ones], size=1), "got ones, which is under @gridml.update, among 2 stages"),
@@ -307,13 +311,19 @@ def test_a_context_is_one_vertex() -> None:
 
 def test_fields_of_stages_belong_to_a_replicated_type_with_a_rule() -> None:
     class Local(gridml.Vertex):
-        loss = gridml.accumulator("float64")
+        share = gridml.derived("float64")
+
+    class Least(gridml.Vertex):
+        loss = gridml.accumulator("float64", by="min")
+        aggregate = gridml.owned()
 
     class Own(gridml.Vertex):
         share = gridml.derived("float64")
 
         def aggregate(self, replica: Own, merge: gridml.Merge) -> None: ...
 
-    for cls, name in ((Local, "loss"), (Own, "share")):
+    for cls, name in ((Local, "share"), (Own, "share")):
         with pytest.raises(ProgramError, match=rf"{cls.__name__}\.{name} is a field of stages"):
             describe(cls)
+    with pytest.raises(ProgramError, match=r"Least\.loss is a minimum, .* belongs to a local type"):
+        describe(Least)

@@ -67,7 +67,7 @@ WRONG: dict[str, tuple[str, Edits, type[GridmlError], str]] = {
         "at.loss was read before the pass has ended"),
     "a local field of another vertex": (
         FACTORS, LOCAL, ProgramError,
-        "learn looks at edges from User to Item, which is local; expected edges to a replicated type"),
+        "learn looks at edges from User to Item, which is local, too; expected edges to a replicated type"),
     "a local field that is not mutable": (
         FACTORS, [('p = gridml.array("float32", (RANK,), mutable=True)', 'p = gridml.array("float32", (RANK,))')],
         ProgramError, r"program.py:46: user.p was written; declare p = gridml.array\('float32', \(8,\), mutable=True"),

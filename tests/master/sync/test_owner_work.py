@@ -1,4 +1,4 @@
-"""The end of a pass: what global_sync functions change, and what it refuses."""
+"""What the master does at the end of ticks and passes, and what it refuses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import gridml
 from gridml.errors import NotFiniteError, UserCodeError
 from gridml.model.graph import Graph
 from master.store.versions import ReplicaState, initial
-from master.sync.pass_end import end_pass
+from master.sync.owner_work import OwnerWork
 
 
 class Shared(gridml.Vertex):
@@ -48,7 +48,7 @@ def keep(shared: Shared) -> None:
 
 
 def test_functions_run_in_order_and_accumulators_begin_again(graph: Graph, state: ReplicaState) -> None:
-    ended = end_pass([gridml.global_sync(cool), gridml.global_sync(keep)], graph.tables, state)
+    ended = OwnerWork((), [gridml.global_sync(cool), gridml.global_sync(keep)]).end_pass(graph.tables, state)
     fields = {f"{n}.{f}": v.tolist() for n, rows in ended.rows.items() for f, v in rows.fields.items()}
     assert fields == {
         "Shared.rate": [0.25], "Shared.steps": [[5, 3]], "Shared.loss": [0.0], "Shared.sizes": [[0, 0]],
@@ -59,16 +59,30 @@ def test_functions_run_in_order_and_accumulators_begin_again(graph: Graph, state
 
 
 def test_without_functions_accumulators_begin_again(graph: Graph, state: ReplicaState) -> None:
-    assert end_pass([], graph.tables, state).rows["Other"].fields["seen"].tolist() == [0]
-    assert end_pass([], {}, state).rows == {}
+    assert OwnerWork().end_pass(graph.tables, state).rows["Other"].fields["seen"].tolist() == [0]
+    assert OwnerWork().end_pass({}, state).rows == {}
 
 
 def fails(shared: Shared) -> None:
     raise SystemExit(0)
 
 
-def returns(shared: Shared) -> bool:
-    return True
+def returns(shared: Shared) -> int:
+    return 1
+
+
+def ends(shared: Shared) -> bool:
+    return bool(shared.loss > 2)
+
+
+def test_a_function_that_returns_true_ends_the_run(graph: Graph, state: ReplicaState) -> None:
+    work = [gridml.global_sync(keep), gridml.global_sync(ends)]
+    assert OwnerWork((), work).end_pass(graph.tables, state).enough == ("ends",)
+    ended = OwnerWork([work, [gridml.global_sync(keep)]])
+    first = ended.end_tick(0, {}, state)
+    assert first.enough == ("ends",) and first.rows["Shared"].fields["loss"].tolist() == [0.0]
+    assert ended.end_tick(3, {}, state).enough == ()
+    assert "Shared.loss" not in ended.end_pass(graph.tables, state).totals  # ticks read it
 
 
 def breaks(shared: Shared) -> None:
@@ -77,9 +91,9 @@ def breaks(shared: Shared) -> None:
 
 def test_what_is_refused(graph: Graph, state: ReplicaState) -> None:
     with pytest.raises(UserCodeError, match="fails failed after a pass: SystemExit") as failed:
-        end_pass([gridml.global_sync(fails)], graph.tables, state)
+        OwnerWork((), [gridml.global_sync(fails)]).end_pass(graph.tables, state)
     assert "raise SystemExit(0)" in failed.value.traceback_text
-    with pytest.raises(UserCodeError, match="returns returned bool"):
-        end_pass([gridml.global_sync(returns)], graph.tables, state)  # type: ignore[arg-type]
+    with pytest.raises(UserCodeError, match="returns returned int; a global_sync changes the context"):
+        OwnerWork((), [gridml.global_sync(returns)]).end_pass(graph.tables, state)
     with np.errstate(all="ignore"), pytest.raises(NotFiniteError, match=r"Shared\.rate is not finite after a pass"):
-        end_pass([gridml.global_sync(breaks)], graph.tables, state)
+        OwnerWork((), [gridml.global_sync(breaks)]).end_pass(graph.tables, state)
