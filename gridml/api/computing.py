@@ -32,11 +32,11 @@ from gridml.model.ticks import Ticks
 from gridml.model.vertex import VertexType, describe
 from gridml.protocol.push import RowValues
 from master.evaluation.metrics import evaluate
+from master.leases.epochs import drawn
 from master.store.settings import check_seed
 from master.store.spec import shuffle_of
 from master.store.versions import ReplicaState, initial
-from master.sync.pass_end import end_pass
-from master.sync.tick_end import OwnerStages
+from master.sync.owner_work import OwnerWork
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
@@ -104,11 +104,9 @@ def compute(
         return _Computation(program, program.build(file), min(threads, MAX_RUNS), seed).run(epochs, progress, file)
 
 
-class _PassRows(NamedTuple):
-    """The rows of a pass, in the order of training."""
+class _Rows(NamedTuple):
+    """All rows of the driving type in the order of a pass, with edges."""
 
-    order: Ids | None  #: int64 (vertices,) by row; None: rows are the graph's columns themselves
-    spans: Sequence[tuple[int, int]]  #: the rows of each mini-batch
     driving: Rows
     runners: Sequence[StageRunner]  #: by phase
 
@@ -119,6 +117,15 @@ class _PassRows(NamedTuple):
             if edges.target in state.arrays:
                 ends.setdefault(edges.target, []).append(edges.index[edges.span(start, stop)])
         return {name: distinct(each, len(state.changed[name])) for name, each in ends.items()}
+
+
+class _Order(NamedTuple):
+    """The order of a pass."""
+
+    order: Ids | None  #: int64 (vertices,) by row; None: rows are the graph's columns themselves
+    fields: Mapping[str, Array]  #: (vertices, *shape) of the driving type, in this order
+    spans: Sequence[tuple[int, int]]  #: the rows of each mini-batch
+    whole: _Rows | None  #: None if mini-batches are vertices of a replicated type, each with edges of its own
 
 
 @final
@@ -137,19 +144,22 @@ class _Computation:
                 "gridml.compute evaluates once, at the end, and the program has early_stopping; leave it out and let a "
                 "global_sync return True, or use gridml.run."
             )
-        self._program, self._graph, self._shape, self._threads, self._seed = program, graph, shape, threads, seed
-        self._table = graph.tables[program.driving(graph)]
+        self._program, self._shape, self._threads, self._seed = program, shape, threads, seed
+        self._graph = Graph()  # the user's own, and its arrays, stay as they are
+        self._graph.tables = {n: replace(t, columns={**t.columns}, edges={**t.edges}) for n, t in graph.tables.items()}
+        self._table = self._graph.tables[program.driving(graph)]
         _check_given(graph)
         for name, column in graph.mutable_columns().items():
-            graph.replace_column(name, column.copy())  # the user's own arrays stay as they are
+            self._graph.replace_column(name, column.copy())
         self._state = initial(graph, seed)
-        self._owner = OwnerStages(shape, program.types())
+        self._owner = OwnerWork.of(program)
         self._compiled = stages_of(shape)
         self._shuffle, self._division = shuffle_of(program, graph), program.division(graph)
         used = {c.access.name for each in self._compiled for c in each.kernel.columns if c.access.before}
         columns = self._table.columns
         #: the columns that stages read across edges between local vertices: copies of those that change
         self._before = {n: columns[n].copy() if n in self._table.type.mutable else columns[n] for n in sorted(used)}
+        self._made: _Order | None = None  # of the last pass
         self._not_finite: dict[str, Array] = {}  # by field: the elements that were NaN or infinite after the last pass
 
     def run(self, epochs: int | None, progress: Callable[[ComputedPass], None] | None, file: Path) -> Computed:
@@ -157,14 +167,12 @@ class _Computation:
         passes = epochs or self._program.epochs
         totals: Mapping[str, float] = {}
         enough: list[str] = []
-        number, rows = 0, None
+        number = 0
         self._check(number)
         while number < passes and not enough:
             began_s = time.perf_counter()
-            if rows is None or self._shuffle != "none":
-                rows = self._rows(number)
-            enough, within = self._pass(rows, Progress(epoch=number, share=number / passes))
-            ended = end_pass(self._program.syncs, self._graph.tables, self._state)
+            enough, within = self._pass(Progress(epoch=number, share=number / passes))
+            ended = self._owner.end_pass(self._graph.tables, self._state)
             self._put(ended.rows)
             totals, number = {**ended.totals, **within}, number + 1
             enough += ended.enough
@@ -177,7 +185,7 @@ class _Computation:
         metrics = evaluate(self._program, self._graph, self._state, file)
         return Computed(arrays, number, " and ".join(enough) or None, totals, metrics)
 
-    def _pass(self, rows: _PassRows, progress: Progress) -> tuple[list[str], dict[str, float]]:
+    def _pass(self, progress: Progress) -> tuple[list[str], dict[str, float]]:
         """Do the mini-batches of a pass. Return (the functions among their stages that end the run, the totals that
         these functions found last)."""
         enough: dict[str, None] = {}
@@ -185,18 +193,22 @@ class _Computation:
         for name, values in self._before.items():
             if values is not self._table.columns[name]:
                 np.copyto(values, self._table.columns[name])
-        for start, stop in rows.spans:
+        if self._made is None or self._shuffle != "none":
+            self._made = self._order(progress.epoch)
+        order, fields, spans, whole = self._made
+        for number, (start, stop) in enumerate(spans):
+            rows = whole or self._rows(order, fields, self._drawn(progress.epoch, number))
             for phase, runner in enumerate(rows.runners):
                 runner.run(start, stop, progress)
                 if at_owner := self._shape.phases[phase].at_owner:
                     totals |= self._totals([each.context for each in at_owner if isinstance(each, GlobalSync)])
-                    changed, ending = self._owner.run(phase, rows.touched(start, stop, self._state), self._state)
-                    self._put(changed)
-                    enough |= dict.fromkeys(ending)
-        if rows.order is not None:
+                    ended = self._owner.end_tick(phase, rows.touched(start, stop, self._state), self._state)
+                    self._put(ended.rows)
+                    enough |= dict.fromkeys(ended.enough)
+        if order is not None:
             for name in self._table.type.mutable:
-                self._table.columns[name][rows.order] = rows.driving.fields[name]
-            for name, edges in rows.driving.edges.items():
+                self._table.columns[name][order] = fields[name]
+            for name, edges in ({} if whole is None else whole.driving.edges).items():
                 for each in self._table.type.mutable_of_edge(name):
                     self._table.edges[name].fields[each][edges.places] = edges.fields[each]
         return [*enough], totals
@@ -212,37 +224,54 @@ class _Computation:
             for field, values in rows.fields.items():
                 self._state.arrays[name][field][rows.ids] = values
 
-    def _rows(self, epoch: int) -> _PassRows:
-        """Return the rows of a pass."""
-        table, count, types = self._table, self._table.count, self._graph.tables
-        order = EpochOrder(count, self._seed, epoch, self._shuffle).vertices(0, count)
-        order, spans = _mini_batches(self._division, order, self._shape.batch or count)
-        is_own = bool((order == np.arange(count)).all())
-        fields = table.columns if is_own else {name: each[order] for name, each in table.columns.items()}
-        driving = Rows(table.type, order, fields, frozenset(table.type.mutable), torch=False)
+    def _order(self, epoch: int) -> _Order:
+        """Return the order of a pass."""
+        count, columns = self._table.count, self._table.columns
+        drawn_order = EpochOrder(count, self._seed, epoch, self._shuffle).vertices(0, count)
+        order, spans = _mini_batches(self._division, drawn_order, self._shape.batch or count)
+        own = None if (order == np.arange(count)).all() else order
+        fields = columns if own is None else {name: each[own] for name, each in columns.items()}
+        return _Order(own, fields, spans, None if self._shape.drawn else self._rows(own, fields))
+
+    def _drawn(self, epoch: int, block: int) -> tuple[str, Array]:
+        """Return the replicated type of whose vertices mini-batches are, and a mask (count,) of those of one."""
+        assert self._shape.drawn is not None and self._division is not None
+        name = self._shape.drawn.__name__
+        shuffles, blocks = self._program.shuffle != "none", self._division.blocks
+        return name, drawn(self._graph.tables[name].count, self._seed, epoch, block, blocks, shuffles=shuffles)
+
+    def _rows(self, order: Ids | None, fields: Mapping[str, Array], only: tuple[str, Array] | None = None) -> _Rows:
+        """Return all rows of a pass, in this order, with edges; of those to the type in `only`, which lead to its
+        vertices."""
+        table, ids, types = self._table, np.arange(self._table.count), self._graph.tables
+        driving = Rows(table.type, ids if order is None else order, fields, frozenset(table.type.mutable), torch=False)
         tables = {
             name: Rows(types[name].type, np.arange(types[name].count), columns, frozenset(columns), torch=False)
             for name, columns in self._state.arrays.items()
         }
-        before = Rows(table.type, np.arange(count), self._before, frozenset(), torch=False, before=True)
+        before = Rows(table.type, ids, self._before, frozenset(), torch=False, before=True)
         tables |= {table.type.name: driving, table.type.name + BEFORE: before}
         for name, edges in table.edges.items():
             target = describe(table.type.target(name))
             key = target.name if target.replicated else target.name + BEFORE
             if key not in tables:
                 continue  # edges to another local type, which stages do not walk
+            places: Ids | None = None
             if edges.constant is not None:
-                driving.edges[name] = ChunkEdges(key, np.broadcast_to(np.int64(edges.constant), (count,)))
-            elif is_own:
-                held = edges.targets, edges.offsets, edges.degree, edges.weight, edges.fields
-                driving.edges[name] = ChunkEdges(key, *held)
-            else:
+                driving.edges[name] = ChunkEdges(key, np.broadcast_to(np.int64(edges.constant), ids.shape))
+                continue
+            offsets, targets, weight, of_edges = edges.offsets, edges.targets, edges.weight, edges.fields
+            if order is not None:
                 places, (offsets, targets, weight) = edges.places(order), edges.of(order)
                 of_edges = {each: column[places] for each, column in edges.fields.items()}
-                driving.edges[name] = ChunkEdges(key, targets, offsets, edges.degree, weight, of_edges, places)
+            if only is not None and key == only[0]:
+                offsets = np.arange(len(ids) + 1) * edges.degree if offsets is None else offsets
+                kept = only[1][targets]
+                offsets, targets = np.concatenate([[0], np.cumsum(kept)])[offsets], targets[kept]
+                weight, of_edges = None if weight is None else weight[kept], {n: c[kept] for n, c in of_edges.items()}
+            driving.edges[name] = ChunkEdges(key, targets, offsets, edges.degree, weight, of_edges, places)
         phases = range(len(self._shape.phases))
-        runners = [StageRunner(self._shape, self._compiled, tables, self._threads, phase) for phase in phases]
-        return _PassRows(None if is_own else order, spans, driving, runners)
+        return _Rows(driving, [StageRunner(self._shape, self._compiled, tables, self._threads, p) for p in phases])
 
     def _check(self, number: int) -> None:
         """Raise NotFiniteError if pass `number` made NaN or infinity of a finite value. With 0, note where there is
@@ -268,12 +297,13 @@ def _mini_batches(division: Ticks | None, order: Ids, size: int) -> tuple[Ids, l
     parts are one."""
     if division is None:
         return order, list(pairwise([*range(0, len(order), size), len(order)]))
-    count = division.count // division.phases
-    ends = replace(division, count=count, phases=1).mini_batches(order).ends
+    count = division.count // (division.phases * division.blocks)
+    ends = replace(division, count=count, phases=1, blocks=1).mini_batches(order).ends
     pieces = np.split(order, ends[:-1])
     in_turn = [piece for tick in range(count) for piece in pieces[tick::count]]
     lengths = np.array([len(piece) for piece in in_turn]).reshape(count, -1).sum(1)
-    return np.concatenate(in_turn), list(pairwise([0, *np.cumsum(lengths).tolist()]))
+    spans = list(pairwise([0, *np.cumsum(lengths).tolist()]))
+    return np.concatenate(in_turn), spans * division.blocks
 
 
 def _check_given(graph: Graph) -> None:

@@ -28,9 +28,9 @@ def written(folder: Path, name: str, *changes: tuple[str, str]) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["ranks", "phases", "slopes", "factors", "topics"])
+@pytest.mark.parametrize("name", ["ranks", "phases", "slopes", "blocks", "factors", "topics"])
 def test_it_ends_with_the_bits_of_a_run_of_one_worker_on_one_part(name: str, tmp_path: Path) -> None:
-    file = written(tmp_path, name, *([("parts=4", "parts=1")] * (name in ("ranks", "phases", "slopes"))))
+    file = written(tmp_path, name, *([("parts=4", "parts=1")] * (name in ("ranks", "phases", "slopes", "blocks"))))
     run = gridml.simulate(file, workers=1, cost="t_x=0.01,t_s=1,push=0.1", run_dir=tmp_path / "run", seed=3)
     expected, found = gridml.load(run), gridml.compute(file, seed=3, threads=1)
     assert found.arrays.keys() == expected.keys()
@@ -41,7 +41,7 @@ def test_it_ends_with_the_bits_of_a_run_of_one_worker_on_one_part(name: str, tmp
     assert found.passes == run.metrics()[-1]["epoch"]
 
 
-@pytest.mark.parametrize("name", ["ranks", "phases"])
+@pytest.mark.parametrize("name", ["ranks", "phases", "blocks"])
 def test_parts_go_in_step_up_to_the_rounding_of_sums(name: str, tmp_path: Path) -> None:
     file = written(tmp_path, name)
     run = gridml.simulate(file, workers=2, cost="t_x=0.01,t_s=1,push=0.1", run_dir=tmp_path / "run")
@@ -77,7 +77,8 @@ def test_a_program_of_this_process_leaves_the_arrays_that_it_was_given(tmp_path:
     before = given.copy()
     first = gridml.compute(program)
     object.__setattr__(program, "graph", lambda: graph)
-    assert gridml.compute(program).arrays["Page.rank"].tobytes() == first.arrays["Page.rank"].tobytes()
+    for _ in range(2):
+        assert gridml.compute(program).arrays["Page.rank"].tobytes() == first.arrays["Page.rank"].tobytes()
     np.testing.assert_array_equal(given, before)
 
 
