@@ -47,6 +47,14 @@ class Corpus:
         flat = np.bincount(self.word * topics + topic, minlength=len(self.vocabulary) * topics)
         return flat.reshape(-1, topics).astype(np.int32)
 
+    def bag(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return (offsets (texts + 1,), words, counts): the different words of each text, ascending, and how often it
+        has each."""
+        size = len(self.vocabulary)
+        text = np.repeat(np.arange(len(self)), np.diff(self.offsets))
+        key, count = np.unique(text * size + self.word, return_counts=True)
+        return np.searchsorted(key, np.arange(len(self) + 1) * size), key % size, count
+
     def perplexity(self, phi: NDArray[Any], alpha: float) -> float:
         """Return the perplexity of every second word of all texts, given the others: document completion (Wallach et
         al., "Evaluation methods for topic models", ICML 2009, section 5).

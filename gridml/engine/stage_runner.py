@@ -184,6 +184,7 @@ class StageRunner:
         self._csr: dict[str, Csr] = {}  # by edge field
         self._borders: dict[str, Array] = {}  # by edge field: those of `border_finder`
         self._pushed: dict[str, Array | None] = {}  # by edge field: borders of all rows
+        self._own: tuple[int, Array] | None = None  # the first of the rows that an apply went over, and all of them
         self._are_all: dict[str, bool] = {}  # by table of neighbours: whether its rows are those of the driving type
         self._workspace: dict[tuple[str, str], Array] = {}  # by type and field
         # Working memory of jobs that are done at the same time, by number of the stage, field and number of the memory.
@@ -316,7 +317,9 @@ class StageRunner:
                 self._find(csr, stage.walked, start, start)  # compiles
             return [start, stop, csr.begins, csr.stops, csr.ends], int(csr.offsets[stop] - csr.offsets[start])
         if stage.over is self._over:
-            return [np.arange(start, stop)], (stop - start) * each.width
+            if self._own is None or (self._own[0], len(self._own[1])) != (start, stop - start):
+                self._own = start, np.arange(start, stop)
+            return [self._own[1]], (stop - start) * each.width
         parts = [self._edges(name) for name in self._reads[describe(stage.over).name]]
         ends = [csr.ends[csr.offsets[start] : csr.offsets[stop]] for csr in parts]
         rows = distinct(ends, len(self._tables[describe(stage.over).name].ids))
