@@ -42,11 +42,9 @@ def enough(shared: Shared) -> bool:
 
 def network(source: np.ndarray, target: np.ndarray, nodes: int) -> gridml.Graph:
     """The graph of edges between `nodes` vertices, integers (edges,), each of which is walked in both directions."""
-    start, end = np.concatenate([source, target]), np.concatenate([target, source])
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(start, minlength=nodes))])
-    g = gridml.Graph()
+    start, end, g = np.concatenate([source, target]), np.concatenate([target, source]), gridml.Graph()
+    links = gridml.edge_list(start, end, nodes)
     g.add(Shared)
-    links = gridml.csr(offsets, end[np.argsort(start, kind="stable")])
     g.add(Node, label=np.arange(nodes, dtype=np.int32), changed=True, links=links)
     return g
 

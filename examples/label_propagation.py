@@ -49,11 +49,9 @@ def enough(shared: Shared) -> bool:
 
 def network(source: np.ndarray, target: np.ndarray, people: int) -> gridml.Graph:
     """The graph of friendships between `people` people, integers (friendships,)."""
-    start, end = np.concatenate([source, target]), np.concatenate([target, source])
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(start, minlength=people))])
-    g = gridml.Graph()
+    start, end, g = np.concatenate([source, target]), np.concatenate([target, source]), gridml.Graph()
     g.add(Shared)
-    g.add(Person, label=np.arange(people), friends=gridml.csr(offsets, end[np.argsort(start, kind="stable")]))
+    g.add(Person, label=np.arange(people), friends=gridml.edge_list(start, end, people))
     return g
 
 

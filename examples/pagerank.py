@@ -49,11 +49,10 @@ def enough(shared: Shared) -> bool:
 
 def network(source: np.ndarray, target: np.ndarray, pages: int) -> gridml.Graph:
     """The graph of links between `pages` pages, integers (links,)."""
-    degree, g = np.bincount(source, minlength=pages), gridml.Graph()
-    target = target[np.argsort(source, kind="stable")]
-    rank, offsets = 1.0 / pages, np.concatenate([[0], np.cumsum(degree)])
+    links, rank, g = gridml.edge_list(source, target, pages), 1.0 / pages, gridml.Graph()
+    degree = links.lengths
     g.add(Shared, pages=pages, kept=rank * (degree == 0).sum())
-    g.add(Page, rank=rank, share=rank / np.maximum(degree, 1), degree=degree, links=gridml.csr(offsets, target))
+    g.add(Page, rank=rank, share=rank / np.maximum(degree, 1), degree=degree, links=links)
     return g
 
 

@@ -45,12 +45,10 @@ def network(source: np.ndarray, target: np.ndarray, length: np.ndarray, places: 
     """The graph of roads, (roads,) each, between `places` places, the first of which is START."""
     if not (length >= 0).all():
         raise ValueError(f"the shortest road is {length.min()} long; expected lengths from 0 on")
-    order, g = np.argsort(source, kind="stable"), gridml.Graph()
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(source, minlength=places))])
-    distance = np.full(places, np.inf)
+    roads, distance, g = gridml.edge_list(source, target, places, length), np.full(places, np.inf), gridml.Graph()
     distance[START] = 0.0
     g.add(Shared)
-    g.add(Place, distance=distance, changed=distance == 0, roads=gridml.csr(offsets, target[order], length[order]))
+    g.add(Place, distance=distance, changed=distance == 0, roads=roads)
     return g
 
 

@@ -25,6 +25,7 @@ from gridml.datasets.map_style import from_huggingface, from_torch
 from gridml.engine.update_runner import log
 from gridml.model import counters
 from gridml.model.batch import Batch, Neighbours
+from gridml.model.edge_list import edge_list
 from gridml.model.graph import Graph, VertexSet, csr
 from gridml.model.own_imports import protect_gridml_packages
 from gridml.model.program import EarlyStopping, Program, early_stopping
@@ -90,6 +91,7 @@ __all__ = [
     "early_stopping",
     "easgd",
     "edge",
+    "edge_list",
     "exchange",
     "fedbuff",
     "from_huggingface",
