@@ -25,6 +25,7 @@ from gridml.datasets.map_style import from_huggingface, from_torch
 from gridml.engine.update_runner import log
 from gridml.model import counters
 from gridml.model.batch import Batch, Neighbours
+from gridml.model.edge_list import edge_list
 from gridml.model.graph import Graph, VertexSet, csr
 from gridml.model.own_imports import protect_gridml_packages
 from gridml.model.program import EarlyStopping, Program, early_stopping
@@ -36,6 +37,8 @@ from gridml.model.update import update
 from gridml.model.vertex import Vertex, VertexId, array, edge, module
 
 if TYPE_CHECKING:
+    from gridml.api.computing import Computed as Computed
+    from gridml.api.computing import compute as compute
     from gridml.api.graph_files import graph_from as graph_from
     from gridml.api.handle import Event as Event
     from gridml.api.handle import Run as Run
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
 _CALLS = dict.fromkeys(("Event", "Run", "load"), "handle")
 _CALLS |= dict.fromkeys(("launch", "resume", "run", "submit"), "run_calls")
 _CALLS |= {"simulate": "simulating", "infer": "inferring", "graph_from": "graph_files"}
+_CALLS |= dict.fromkeys(("Computed", "compute"), "computing")
 
 __all__ = [
     "Aggregate",
@@ -87,6 +91,7 @@ __all__ = [
     "early_stopping",
     "easgd",
     "edge",
+    "edge_list",
     "exchange",
     "fedbuff",
     "from_huggingface",

@@ -84,10 +84,13 @@ class Kernel:
     draws: bool = False  #: two more arguments follow the range: a seed, and the ids of the scanned vertices
 
 
-def kernel_of(stage: ExchangeStage | ApplyStage, *, exact: bool = False, holds: bool = False) -> Kernel:
-    """Return the kernel of a stage. With `holds` it leaves the replica as it is (`gridml.codegen.held`). Raises
-    StageError, at the user's line, for what cannot be compiled."""
-    return _Writer(stage, exact=exact, holds=holds).kernel()
+def kernel_of(
+    stage: ExchangeStage | ApplyStage, *, exact: bool = False, holds: bool = False, pushes: bool = False
+) -> Kernel:
+    """Return the kernel of a stage. With `holds` it leaves the replica as it is (`gridml.codegen.held`). With `pushes`
+    it goes over given sources of edges, and not over their ends. Raises StageError, at the user's line, for what cannot
+    be compiled."""
+    return _Writer(stage, exact=exact, holds=holds, pushes=pushes).kernel()
 
 
 @cache
@@ -119,8 +122,9 @@ def _check_returns(code: Code, loop: ast.For | ast.While) -> None:
 
 
 class _Writer:
-    def __init__(self, stage: ExchangeStage | ApplyStage, *, exact: bool, holds: bool) -> None:
+    def __init__(self, stage: ExchangeStage | ApplyStage, *, exact: bool, holds: bool, pushes: bool) -> None:
         self._stage = stage
+        self._pushes = pushes
         self._fields = checked(stage, holds=holds)
         self._code = self._fields.code
         self._exact = exact
@@ -133,7 +137,7 @@ class _Writer:
         for statement in self._code.body:
             pass_one.visit(copy.deepcopy(statement))  # finds the fields; the numbers' dtype follows from these
         dtype = self._fields.float_dtype(pass_one.accesses.values())
-        rewriter = StageRewriter(self._fields, dtype, pass_one.written)
+        rewriter = StageRewriter(self._fields, dtype, pass_one.written, gathers=not self._pushes)
         body = [each for statement in self._code.body for each in listed(rewriter.visit(copy.deepcopy(statement)))]
         columns = [self._column(name, access, rewriter) for name, access in sorted(rewriter.accesses.items())]
         when = self._when() if edges else None
@@ -205,6 +209,7 @@ class _Writer:
         logs = [column.access.array for column in columns if column.logs]
         # The edges of row x are [_from[x], _to[x]): all of them, or those of one block.
         arguments = ["_start", "_stop", "_from", "_to", "_ends"] if exchange else ["_order"]
+        arguments = ["_order", "_from", "_to", "_ends"] if self._pushes else arguments
         arguments += ["_seed", "_ids"] * draws
         arguments += [column.access.array for column in columns]
         arguments += [f"{name}{part}" for name in logs for part in ("__at", "__by")]
@@ -216,11 +221,18 @@ class _Writer:
             text += [f"    {access.array}__sum = {zero}"]
         depth = 2
         text += ["    _state = np.empty(1, np.uint64)"] * draws
-        gathered = [column.access for column in columns if column.access.is_gathered]
-        if isinstance(self._stage, ExchangeStage) and self._stage.is_turned:
-            text += ["    for _y in range(_start, _stop):"]
+        gathered = [column.access for column in columns if column.access.is_gathered and not self._pushes]
+        if self._pushes:
+            text += ["    for _i in range(len(_order)):", "        _x = np.uint64(_order[_i])"]
+            text += ["        for _e in range(np.uint64(_from[_x]), np.uint64(_to[_x])):"]
+            text += ["            _y = np.uint64(_ends[_e])"]
+            depth = 3
+        elif isinstance(self._stage, ExchangeStage) and self._stage.is_turned:
+            # An unsigned index needs no test for a negative one, which takes a third of the time.
+            text += ["    for _y in range(np.uint64(_start), np.uint64(_stop)):"]
             text += [f"        {each.array}__sum = {_first(each)}" for each in gathered]
-            text += ["        for _e in range(_from[_y], _to[_y]):", "            _x = _ends[_e]"]
+            text += ["        for _e in range(np.uint64(_from[_y]), np.uint64(_to[_y])):"]
+            text += ["            _x = np.uint64(_ends[_e])"]
             text += [f"            if not {when.array}[_x]:", "                continue"] if when else []
             depth = 3
         elif exchange:

@@ -78,11 +78,15 @@ class PlainRewriter(ast.NodeTransformer):
 class StageRewriter(PlainRewriter):
     """Rewrites the body of a stage."""
 
-    def __init__(self, fields: Fields, dtype: np.dtype[Any], written: Collection[str] = ()) -> None:
-        """`written` names the arrays that the stage writes, once that is known."""
+    def __init__(
+        self, fields: Fields, dtype: np.dtype[Any], written: Collection[str] = (), *, gathers: bool = True
+    ) -> None:
+        """`written` names the arrays that the stage writes, once that is known. `gathers`: the kernel sums up what all
+        edges to one end add."""
         super().__init__(fields.code, dtype)
         self._fields = fields
         self._in_place = written
+        self._gathers = gathers
         self.accesses: dict[str, Access] = {}  #: by name of the array
         self.written: set[str] = set()  #: names of the arrays that are written
         self.numbers: dict[str, Any] = {}  #: numbers of the module, by name
@@ -240,7 +244,7 @@ class StageRewriter(PlainRewriter):
 
     def _indexed(self, access: Access, inside: list[ast.expr], ctx: ast.expr_context, node: ast.expr) -> ast.expr:
         name, part = access.array, access.argument.part
-        if access.is_gathered:
+        if access.is_gathered and self._gathers:
             return ast.copy_location(ast.Name(f"{name}__sum", ctx), node)
         if access.is_summed:
             name = f"{name}__sum"

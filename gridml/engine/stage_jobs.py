@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from gridml.codegen.kernel import Kernel
 from gridml.codegen.stage_code import Access
-from gridml.model.stage_fields import scratch
+from gridml.model.stage_fields import accumulator, scratch
 from gridml.model.stages import ApplyStage, ExchangeStage, Part
 
 Array = NDArray[Any]
@@ -38,7 +38,7 @@ MAX_RUNS = 16
 # To begin a job takes 12 µs, to wake a thread 50. An edge takes 5 ns or more, 18 in a factorisation of rank 32 and 120
 # in a model of 100 topics; an element of an apply 1 to 2.
 MIN_RUN_EDGES = 1 << 15
-MIN_RUN_ELEMENTS = 1 << 18
+MIN_RUN_ELEMENTS = 1 << 17
 # With fewer, blocks cost one thread more than 5% of a factorisation of rank 32.
 MIN_BLOCKED_EDGES = 1 << 20
 MIN_BLOCKED_DEGREE = 64
@@ -107,6 +107,20 @@ def _division(stage: ExchangeStage | ApplyStage, kernel: Kernel, shared: Collect
     if any(access.argument.part is Part.SCANNED and access.name == stage.when for access in written):
         return Division.WHOLE, f"it writes {stage.when}, by which vertices are left out"
     return Division.BLOCKS, f"{both[0]} is written in place"
+
+
+def may_push(stage: ExchangeStage | ApplyStage, kernel: Kernel) -> tuple[bool, str]:
+    """Return (whether a stage that is computed at the ends of edges may be computed at their sources, reason). Then
+    sums are added in another order, which must not matter."""
+    if not (isinstance(stage, ExchangeStage) and stage.is_turned and stage.when is not None):
+        return False, "it looks at all edges"
+    for column in kernel.columns:
+        declared = column.access.declared
+        if column.logs or (column.is_written and not isinstance(declared, accumulator)):
+            return False, f"{column.access} is no accumulator"
+        if isinstance(declared, accumulator) and declared.by == "add" and declared.dtype.kind == "f":
+            return False, f"{column.access} is a sum that would be rounded otherwise"
+    return True, f"only vertices whose {stage.when} is not 0 are looked at"
 
 
 def _named(access: Access) -> str:

@@ -23,6 +23,7 @@ from gridml.codegen.cache import module_of
 from gridml.codegen.interpreted import interpreted
 from gridml.codegen.kernel import Column, Kernel, adder, kernel_of
 from gridml.codegen.line_map import explained
+from gridml.codegen.transposed import transposed
 from gridml.engine import stage_jobs
 from gridml.engine.stage_jobs import Division, Phases, StageJob
 from gridml.model.batch import Rows
@@ -61,11 +62,9 @@ class Csr:
 
     def turned(self, rows: int) -> Csr:
         """Return the same edges by their ends, of which there are `rows`, with fields that are read-only."""
-        order = np.argsort(self.ends, kind="stable")
-        offsets = np.concatenate([[0], np.cumsum(np.bincount(self.ends, minlength=rows))]).astype(np.int64)
-        sources = np.repeat(np.arange(len(self.begins), dtype=np.int32), self.stops - self.begins)
+        offsets, sources, order = transposed(self.offsets, self.ends, rows, places=bool(self.fields))
         offsets, fields = read_only(offsets), {name: read_only(values[order]) for name, values in self.fields.items()}
-        return Csr(offsets, offsets[:-1], offsets[1:], sources[order], fields)
+        return Csr(offsets, offsets[:-1], offsets[1:], sources, fields)
 
 
 @final
@@ -81,6 +80,7 @@ class CompiledStage:
     is_compiled: bool = False  #: True once the kernel has run
     #: by number of the job: (elements, changes) of each column with a log; a kernel may replace them by longer ones
     logs: dict[int, list[tuple[Array, Array]]] = field(default_factory=dict)
+    push: CompiledStage | None = None  #: the same from the sources' side, for few of them; None: it is not the same
 
     @cached_property
     def logging(self) -> list[Column]:
@@ -146,6 +146,10 @@ def compiled_stages(
         else:
             module = module_of(kernel.text, stage.name)
             made.append(CompiledStage(stage, kernel, module.kernel, str(module.__file__)))
+            if stage_jobs.may_push(stage, kernel)[0]:
+                pushed = kernel_of(stage, exact=exact, holds=holds, pushes=True)
+                module = module_of(pushed.text, stage.name)
+                made[-1].push = CompiledStage(stage, pushed, module.kernel, str(module.__file__))
     for each, (division, _) in zip(made, stage_jobs.divisions([(m.stage, m.kernel) for m in made]), strict=True):
         each.division = division
     return made
@@ -179,6 +183,9 @@ class StageRunner:
         self._driving = tables[stages.driver.__name__]
         self._csr: dict[str, Csr] = {}  # by edge field
         self._borders: dict[str, Array] = {}  # by edge field: those of `border_finder`
+        self._pushed: dict[str, Array | None] = {}  # by edge field: borders of all rows
+        self._own: tuple[int, Array] | None = None  # the first of the rows that an apply went over, and all of them
+        self._are_all: dict[str, bool] = {}  # by table of neighbours: whether its rows are those of the driving type
         self._workspace: dict[tuple[str, str], Array] = {}  # by type and field
         # Working memory of jobs that are done at the same time, by number of the stage, field and number of the memory.
         self._memory: dict[tuple[int, str, int], Array] = {}
@@ -209,8 +216,11 @@ class StageRunner:
         drawn = [self._seed(progress.epoch, number), self._driving.ids] if each.kernel.draws else []
         columns = [self._argument(number, place) for place in range(len(each.kernel.columns))]
         numbers = [number for _, number in each.kernel.numbers]
-        span, work = self._span(each, start, stop)
-        phases = self._phases(each, span, work) if work >= each.least else ()
+        if each.push is not None and self._has_all_edges(each, start, stop):
+            each, phases, columns = each.push, *self._pushing(each, columns)
+        else:
+            span, work = self._span(each, start, stop)
+            phases = self._phases(each, span, work) if work >= each.least else ()
         if not phases:
             return [each.run_job(0, [*span, *drawn, *columns], numbers)]
         # Jobs have sums of their own, also on one thread, so that additions have the same order on any number.
@@ -234,6 +244,39 @@ class StageRunner:
                 assert isinstance(declared, accumulator)
                 (np.add if declared.by == "add" else np.maximum)(columns[place], total, out=columns[place])
         return found
+
+    def _has_all_edges(self, each: CompiledStage, start: int, stop: int) -> bool:
+        """Return whether all edges from and to the rows [start, stop) are here, and the rows that they come from are
+        these, as the last pass left them."""
+        assert isinstance(each.stage, ExchangeStage)
+        ids, edges = self._driving.ids, self._driving.edges.get(each.stage.edge)
+        if start or stop != len(ids) or edges is None:
+            return False
+        if edges.target not in self._are_all:
+            self._are_all[edges.target] = np.array_equal(self._tables[edges.target].ids, ids)
+        return self._are_all[edges.target]
+
+    def _pushing(self, each: CompiledStage, columns: Sequence[Any]) -> tuple[Phases, list[Any]]:
+        """Return (the jobs of a stage from the sources' side, the arguments of its kernel)."""
+        stage = each.stage
+        assert isinstance(stage, ExchangeStage) and stage.when is not None
+        rows = len(self._driving.ids)
+        active = np.flatnonzero(self._tables[stage.over.__name__ + BEFORE].fields[stage.when])
+        name, csr = stage.edge, self._edges(stage.edge)
+        borders = None
+        if self._threads > 1 and int((csr.stops[active] - csr.begins[active]).sum()) >= each.least:
+            borders = self._pushed.get(name)
+            if name not in self._pushed:
+                borders = self._find(csr, name, 0, rows)
+                if borders is None:  # in the order of their ends, so that threads can part them
+                    self._csr[name] = csr = self._edges(stage.walked).turned(rows)
+                    borders = self._find(csr, name, 0, rows)
+                self._pushed[name] = borders
+        spans = [(csr.begins, csr.stops)] if borders is None else list(pairwise(borders))
+        jobs = [StageJob([active, begins, stops, csr.ends], i) for i, (begins, stops) in enumerate(spans)]
+        of_edges = {i for i, column in enumerate(each.kernel.columns) if column.access.type is None}
+        names = [column.access.name for column in each.kernel.columns]
+        return [jobs], [read_only(csr.fields[names[i]]) if i in of_edges else v for i, v in enumerate(columns)]
 
     @staticmethod
     def _zeros(each: CompiledStage, columns: Sequence[Any]) -> dict[int, Array]:
@@ -274,7 +317,9 @@ class StageRunner:
                 self._find(csr, stage.walked, start, start)  # compiles
             return [start, stop, csr.begins, csr.stops, csr.ends], int(csr.offsets[stop] - csr.offsets[start])
         if stage.over is self._over:
-            return [np.arange(start, stop)], (stop - start) * each.width
+            if self._own is None or (self._own[0], len(self._own[1])) != (start, stop - start):
+                self._own = start, np.arange(start, stop)
+            return [self._own[1]], (stop - start) * each.width
         parts = [self._edges(name) for name in self._reads[describe(stage.over).name]]
         ends = [csr.ends[csr.offsets[start] : csr.offsets[stop]] for csr in parts]
         rows = distinct(ends, len(self._tables[describe(stage.over).name].ids))

@@ -267,15 +267,17 @@ class Graph:
     def turn(self, source: str, name: str) -> None:
         """Give every `source` vertex the edges of a field by their ends, which are `source` vertices too: edges to the
         vertices from which they come, in ascending order. Idempotent."""
+        from gridml.codegen.transposed import transposed  # deferred, because numba takes a quarter of a second
+
         table = self.tables[source]
         edges, declared = table.edges[name], table.type.edges[name]
-        sources = np.repeat(np.arange(edges.count), edges.lengths)
-        order = np.argsort(edges.targets, kind="stable")
-        offsets = np.concatenate([[0], np.cumsum(np.bincount(edges.targets, minlength=table.count))])
+        offsets = np.concatenate([[0], np.cumsum(edges.lengths)])
+        moves = edges.weight is not None or bool(edges.fields)
+        begins, sources, order = transposed(offsets, edges.targets, table.count, places=moves)
         weight = None if edges.weight is None else edges.weight[order]
         fields = {each: column[order] for each, column in edges.fields.items()}
         table.type = replace(table.type, edges={**table.type.edges, turned(name): declared})
-        table.edges[turned(name)] = Edges(table.count, sources[order], offsets, weight=weight, fields=fields)
+        table.edges[turned(name)] = Edges(table.count, sources, begins, weight=weight, fields=fields)
 
     def check(self) -> None:
         """Raise ProgramError when an edge leads to a vertex that was never added."""

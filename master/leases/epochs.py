@@ -170,6 +170,16 @@ def leased_sizes(sizes: SizeSettings, ticks: Ticks | None) -> tuple[SizeSettings
 DRAWN = 1 << 32  # a seed of the order of a replicated type, which no part of the driving type has
 
 
+def drawn(count: int, seed: int, epoch: int, block: int, blocks: int, *, shuffles: bool) -> NDArray[np.bool_]:
+    """Return a mask (count,) of the vertices of a replicated type that are one of the `blocks` of an epoch."""
+    order = np.arange(count)
+    if shuffles:
+        np.random.Generator(np.random.PCG64(np.random.SeedSequence((seed, epoch, DRAWN)))).shuffle(order)
+    mask = np.zeros(count, np.bool_)
+    mask[order[count * block // blocks : count * (block + 1) // blocks]] = True
+    return mask
+
+
 class Epochs:
     """Epochs of one run. Raises ProgramError if f has nothing to run on, or a component is larger than the `chunk` that
     the user chose."""
@@ -308,17 +318,10 @@ class Epochs:
         of = self._spec.program.shape.drawn
         if of is None or self.ticks is None:
             return None
-        count, block = (
-            self._spec.graph.tables[of.__name__].count,
-            self.ticks.block(self.mini_batches(epoch).place(position)[1]),
-        )
-        order = np.arange(count)
-        if self._spec.program.shuffle != "none":
-            seeds = np.random.SeedSequence((self._spec.settings.seed, epoch, DRAWN))
-            np.random.Generator(np.random.PCG64(seeds)).shuffle(order)
-        mask = np.zeros(count, np.bool_)
-        mask[order[count * block // self.ticks.blocks : count * (block + 1) // self.ticks.blocks]] = True
-        return {of.__name__: mask}
+        count, block = self._spec.graph.tables[of.__name__].count, self.mini_batches(epoch).place(position)[1]
+        made = self.ticks.block(block), self.ticks.blocks
+        shuffles = self._spec.program.shuffle != "none"
+        return {of.__name__: drawn(count, self._spec.settings.seed, epoch, *made, shuffles=shuffles)}
 
     def vertices(self, epoch: int, start: int, stop: int) -> Ids:
         """Return the driving vertices of a range, in the order of training."""

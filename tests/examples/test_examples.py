@@ -6,12 +6,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gridml import datasets
+from gridml import compute, datasets, load
 from gridml.errors import DataError
 
 pytestmark = pytest.mark.real
@@ -54,8 +55,8 @@ def test_mnist_one_by_one(example: Callable[[str], Metrics]) -> None:
     assert found[-1] > found[0]
 
 
-def test_pagerank_is_the_power_iteration_after_every_superstep(example: Callable[[str], Metrics]) -> None:
-    found = example("pagerank.py")
+def test_pagerank_by_f_is_the_power_iteration_after_every_superstep(example: Callable[[str], Metrics]) -> None:
+    found = example(str(EXAMPLES.parent / "tests" / "programs" / "supersteps.py"))
     assert [metrics["steps"] for metrics in found] == list(range(1, 16))
     assert [metrics["steps_least"] for metrics in found] == list(range(1, 16))
     assert max(metrics["difference"] for metrics in found) < 1e-15  # ranks are about 5e-4
@@ -83,6 +84,16 @@ def available(load: Callable[[], object]) -> None:
         load()
     except DataError as error:
         pytest.skip(str(error))
+
+
+def test_label_propagation_ends_by_itself_with_the_bits_of_one_process(
+    example: Callable[[str], Metrics], tmp_path: Path
+) -> None:
+    available(partial(datasets.snap, "facebook"))
+    found = example("label_propagation.py")
+    alone = compute(EXAMPLES / "label_propagation.py")
+    assert (len(found), found[-1]) == (alone.passes, alone.metrics)
+    assert load(tmp_path / "run")["Person.label"].tobytes() == alone.arrays["Person.label"].tobytes()
 
 
 def test_factors_of_movielens_predict_ratings_that_were_held_out(example: Callable[[str], Metrics]) -> None:
