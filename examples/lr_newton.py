@@ -43,9 +43,11 @@ def screen(feature: Feature, samples: gridml.Links[Sample], at: Shared) -> None:
     g, h, w = 0.0, 1e-12, feature.w + feature.stride
     for x in samples:
         g += x.weight * x.end.slope
-        h += x.weight * x.weight * x.end.bend
-    feature.g, feature.h, feature.w, feature.stride = g, h, w, 0.0
     feature.active = w != 0 or abs(g) > LAMBDA
+    if feature.active:
+        for x in samples:
+            h += x.weight * x.weight * x.end.bend
+    feature.g, feature.h, feature.w, feature.stride = g, h, w, 0.0
     at.worst = max(at.worst, abs(g) - LAMBDA if w == 0 else abs(g + LAMBDA if w > 0 else g - LAMBDA))
 
 

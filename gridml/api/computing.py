@@ -155,6 +155,8 @@ class _Computation:
         self._owner = OwnerWork.of(program)
         self._compiled = stages_of(shape)
         self._shuffle, self._division = shuffle_of(program, graph), program.division(graph)
+        #: mini-batches are drawn from a replicated type
+        self._draws = shape.drawn is not None and self._division is not None and self._division.blocks > 1
         used = {c.access.name for each in self._compiled for c in each.kernel.columns if c.access.before}
         columns = self._table.columns
         #: the columns that stages read across edges between local vertices: copies of those that change
@@ -233,7 +235,7 @@ class _Computation:
         order, spans = _mini_batches(self._division, drawn_order, self._shape.batch or count)
         own = None if (order == np.arange(count)).all() else order
         fields = columns if own is None else {name: each[own] for name, each in columns.items()}
-        return _Order(own, fields, spans, None if self._shape.drawn else self._rows(own, fields))
+        return _Order(own, fields, spans, None if self._draws else self._rows(own, fields))
 
     def _drawn(self, epoch: int, block: int) -> tuple[str, Array]:
         """Return the replicated type of whose vertices mini-batches are, and a mask (count,) of those of one."""

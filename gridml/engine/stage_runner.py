@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import pairwise
 from math import prod
 from typing import Any, final
@@ -138,18 +138,21 @@ def compiled_stages(
 ) -> list[CompiledStage]:
     """Return stages, compiled when they first run. `plain`: as plain Python; `holds`: they leave the replica as it is.
     Raises StageError for what cannot be compiled."""
+
+    @cache
+    def read(stage: ExchangeStage | ApplyStage, pushes: bool) -> tuple[Kernel, Callable[..., Any], str]:
+        """Return a stage's kernel. A stage that stands in the list several times is read once."""
+        kernel = kernel_of(stage, exact=exact, holds=holds, pushes=pushes)
+        if plain:
+            return kernel, interpreted(stage, kernel, holds=holds), ""
+        module = module_of(kernel.text, stage.name)
+        return kernel, module.kernel, str(module.__file__)
+
     made = []
     for stage in stages:
-        kernel = kernel_of(stage, exact=exact, holds=holds)
-        if plain:
-            made.append(CompiledStage(stage, kernel, interpreted(stage, kernel, holds=holds), ""))
-        else:
-            module = module_of(kernel.text, stage.name)
-            made.append(CompiledStage(stage, kernel, module.kernel, str(module.__file__)))
-            if stage_jobs.may_push(stage, kernel)[0]:
-                pushed = kernel_of(stage, exact=exact, holds=holds, pushes=True)
-                module = module_of(pushed.text, stage.name)
-                made[-1].push = CompiledStage(stage, pushed, module.kernel, str(module.__file__))
+        made.append(CompiledStage(stage, *read(stage, False)))
+        if not plain and stage_jobs.may_push(stage, made[-1].kernel)[0]:
+            made[-1].push = CompiledStage(stage, *read(stage, True))
     for each, (division, _) in zip(made, stage_jobs.divisions([(m.stage, m.kernel) for m in made]), strict=True):
         each.division = division
     return made

@@ -313,10 +313,10 @@ class Epochs:
 
     def drawn(self, epoch: int, position: int) -> dict[str, NDArray[np.bool_]] | None:
         """Return, by the replicated type whose vertices make mini-batches, a mask (count,) of those at a position; None
-        if vertices of the driving type do. Neighbours are not together, unless the program shuffles nothing: their
-        steps would add up to too long ones."""
+        if vertices of the driving type do, or all are one mini-batch. Neighbours are not together, unless the program
+        shuffles nothing: their steps would add up to too long ones."""
         of = self._spec.program.shape.drawn
-        if of is None or self.ticks is None:
+        if of is None or self.ticks is None or self.ticks.blocks == 1:
             return None
         count, block = self._spec.graph.tables[of.__name__].count, self.mini_batches(epoch).place(position)[1]
         made = self.ticks.block(block), self.ticks.blocks

@@ -93,7 +93,7 @@ def shuffle_of(program: Program, graph: Graph) -> Shuffle:
     """Return the order in which an epoch visits the vertices: the program's, or the default for its graph."""
     if program.shuffle is not None:
         return program.shuffle
-    if program.consistency.is_bsp:
+    if program.consistency.is_bsp or program.shape.drawn is not None:  # the order says nothing
         return "none"
     return "all" if all(table.type.modules for table in graph.replicated) else "block"
 
