@@ -123,6 +123,7 @@ class ByStages:
             ("from lr import LAMBDA, chapters, evaluate\n", "LAMBDA, GIVEN = 1.0, None\n"),
             ("chapters(held=False)", "GIVEN"),
             (", evaluate, epochs=100)", ", epochs=1000)"),
+            ("ids=vocabulary, ", ""),
         ):
             assert text.count(old) == 1, f"{EXAMPLE.name} lacks {old!r}"
             text = text.replace(old, new)

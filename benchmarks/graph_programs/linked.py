@@ -132,7 +132,7 @@ def networkits() -> dict[str, Peer]:
         ranks = networkit.centrality.PageRank(graph, 0.85, ENOUGH, distributeSinks=sinks)
         ranks.norm = networkit.centrality.Norm.L1_NORM
         scores: Array = np.array(ranks.run().scores())
-        return scores / scores.sum()
+        return np.asarray(scores / scores.sum())
 
     def components(graph: Any) -> Array:
         found = networkit.components.WeaklyConnectedComponents(graph).run().getPartition()
