@@ -132,7 +132,8 @@ def networkits() -> dict[str, Peer]:
         ranks = networkit.centrality.PageRank(graph, 0.85, ENOUGH, distributeSinks=sinks)
         ranks.norm = networkit.centrality.Norm.L1_NORM
         scores: Array = np.array(ranks.run().scores())
-        return np.asarray(scores / scores.sum())
+        scores /= scores.sum()
+        return scores
 
     def components(graph: Any) -> Array:
         found = networkit.components.WeaklyConnectedComponents(graph).run().getPartition()

@@ -19,7 +19,7 @@ from master.state.options import Described, in_panels
 
 SUBJECTS: dict[str, tuple[str, ...]] = {
     "Vertices and their fields": ("Vertex", "VertexId", "array", "ragged", "string", "module", "edge"),
-    "The graph": ("Graph", "VertexSet", "csr"),
+    "The graph": ("Graph", "VertexSet", "csr", "edge_list"),
     "f and its arguments": ("update", "Batch", "Neighbours", "Lists", "Ragged", "Progress", "log"),
     "Stages": (
         "MiniBatch",
@@ -53,7 +53,19 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
         "TensorMerge",
     ),
     "Data": ("datasets", "graph_from", "from_torch", "from_huggingface"),
-    "Running from Python": ("run", "submit", "launch", "simulate", "resume", "load", "infer", "Run", "Event"),
+    "Running from Python": (
+        "run",
+        "submit",
+        "launch",
+        "simulate",
+        "resume",
+        "load",
+        "infer",
+        "compute",
+        "Computed",
+        "Run",
+        "Event",
+    ),
 }
 _RULES = "Merge rules"
 CALLS: dict[str, Callable[[], list[Described]]] = {

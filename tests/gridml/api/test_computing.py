@@ -10,8 +10,10 @@ import pytest
 import gridml
 from gridml.api.computing import ComputedPass
 from gridml.engine import stage_jobs
+from gridml.engine.stage_runner import stages_of
 from gridml.errors import NotFiniteError, ProgramError, UnguardedError, UsageError, UserCodeError
 from gridml.model.loading import load as load_program
+from gridml.model.phases import Stages
 from tests.support.stage_programs import module_in
 
 PROGRAMS = Path(__file__).parents[2] / "programs"
@@ -121,3 +123,89 @@ def test_what_it_refuses(tmp_path: Path) -> None:
     calls = written(tmp_path, "ranks", ("program =", "gridml.compute(__file__)\nprogram ="))
     with pytest.raises(UnguardedError):
         gridml.compute(calls)
+
+
+PUSHES = '''"""Few vertices send along their edges, in sums whose order does not matter."""
+
+import numpy as np
+
+import gridml
+
+NODES = 500
+
+
+class Shared(gridml.Vertex):
+    sent, worst = gridml.accumulator("int64"), gridml.accumulator("float64", by="max")
+    passes = gridml.array("int64")
+    aggregate = gridml.owned()
+
+
+class Node(gridml.Vertex):
+    value, active = gridml.array("float64", mutable=True), gridml.array("bool", mutable=True)
+    least, most = gridml.accumulator("float64", by="min"), gridml.accumulator("float32", by="max")
+    came = gridml.accumulator("int32")
+    seen = gridml.array("int64", mutable=True)
+    links = gridml.edge("Node", weight="float64")
+
+
+@gridml.exchange(over=Node, when="active")
+def send(node: Node, linked: Node, link: gridml.Link, at: Shared) -> None:
+    if link.weight > 0.9:
+        return
+    linked.least = min(linked.least, node.value + link.weight)
+    linked.most = max(linked.most, node.value * link.weight)
+    linked.came += 1
+    at.sent += 1
+    at.worst = max(at.worst, node.value - linked.seen)
+
+
+@gridml.apply(Node)
+def settle(node: Node, at: Shared) -> None:
+    node.seen += node.came
+    node.active = node.came > 0 and (7 * node.seen) % 10 < 4
+    if node.came > 0:
+        node.value = 0.5 * node.least + 0.4 * node.most
+
+
+@gridml.global_sync
+def count(shared: Shared) -> None:
+    shared.passes += shared.sent
+
+
+def graph() -> gridml.Graph:
+    rng, g = np.random.default_rng(2), gridml.Graph()
+    source, target, weight = rng.integers(0, NODES, 4000), rng.integers(0, NODES, 4000), rng.random(4000)
+    g.add(Shared, passes=0)
+    links = gridml.edge_list(source, target, NODES, weight)
+    g.add(Node, value=rng.random(NODES), active=rng.random(NODES) < 0.2, seen=0, links=links)
+    return g
+
+
+program = gridml.Program(graph, [gridml.MiniBatch([send, settle]), count], epochs=9)
+'''
+
+
+def test_few_vertices_that_push_leave_the_bits_of_all_ends_that_pull(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pushes.py").write_text(PUSHES)
+    monkeypatch.setattr(stage_jobs, "MIN_RUN_EDGES", 1 << 4)
+    pushed = [gridml.compute(tmp_path / "pushes.py", threads=threads).arrays for threads in (1, 2)]
+    assert pushed[0]["Shared.passes"] > 1000
+    with monkeypatch.context() as patched:
+        patched.setattr(stage_jobs, "may_push", lambda stage, kernel: (False, "of this test"))
+        pulled = gridml.compute(tmp_path / "pushes.py", threads=1).arrays
+    for each in pushed:
+        assert {n: v.tobytes() for n, v in each.items()} == {n: v.tobytes() for n, v in pulled.items()}
+
+
+def test_only_sums_without_an_order_are_pushed(tmp_path: Path) -> None:
+    (tmp_path / "pushes.py").write_text(PUSHES)
+    for file, reason in ((tmp_path / "pushes.py", "only vertices whose active"), (PROGRAMS / "ranks.py", "rounded")):
+        shape = load_program(file).shape
+        assert isinstance(shape, Stages)
+        send, settle = stages_of(shape)
+        decision, said = stage_jobs.may_push(send.stage, send.kernel)
+        assert reason in said
+        assert (send.push is not None) == decision == (file.name == "pushes.py")
+        assert not stage_jobs.may_push(settle.stage, settle.kernel)[0]
