@@ -80,6 +80,12 @@ def _graph(program: Program, tensors: Values, ids: Mapping[str, Array], new: Map
             f"gridml.infer runs compiled stages, and the program has {shape.function.__name__}, an f; load what it "
             f"trained with gridml.load, and call that."
         )
+    if shape.is_linked or shape.drawn is not None:
+        of = shape.driver.__name__ if shape.drawn is None else shape.drawn.__name__
+        raise ProgramError(
+            f"gridml.infer looks at new vertices one by one, and the exchanges of the program look at all of {of} "
+            f"together; run gridml.compute on a graph that has the new vertices, too."
+        )
     driver, contexts = shape.driver.__name__, [of.name for of in shape.contexts]
     if unknown := sorted(new.keys() - {driver, *contexts}):
         raise ProgramError(
