@@ -24,6 +24,7 @@ class Settings:
     every: int = 1  #: passes between two steps of the weights
     damped: float = 1.0  #: the exponent of a step
     floor: float = 1e-5  #: the least weight of a topic
+    few: int = TOPICS  #: topics with which a text begins, drawn at random
 
 
 class Corpus(gridml.Vertex):
@@ -78,13 +79,14 @@ def sample(text: Text, tokens: gridml.Links[Word], at: Corpus) -> None:
         near, n = 0.0, counters.size(at.mine)
         for i in range(n):
             at.sums[i] = np.float32(at.mine[1, i]) * token.end.phi[at.mine[0, i]]
+            near += at.sums[i]
         place = at.mine[2, old] - 1
         if place >= 0:
+            near -= at.sums[place]
             at.sums[place] = np.float32(at.mine[1, place]) * own
-        for i in range(n):
-            near += at.sums[i]
+            near += at.sums[place]
         while True:
-            u = gridml.uniform() * (near + token.end.far)
+            u = np.float32(gridml.uniform()) * (near + token.end.far)
             if u < near:
                 i = 0
                 while i < n - 1 and u >= at.sums[i]:
@@ -111,7 +113,10 @@ def program(found: Texts, settings: Settings, seed: int) -> gridml.Program:
     """Return the program for some texts. Each token begins with a topic drawn at random."""
 
     def graph() -> gridml.Graph:
-        topic = np.random.default_rng(seed).integers(0, TOPICS, len(found.word))
+        rng, texts = np.random.default_rng(seed), len(found.offsets) - 1
+        begins = rng.integers(0, TOPICS, (texts, settings.few))
+        text = np.repeat(np.arange(texts), np.diff(found.offsets))
+        topic = begins[text, rng.integers(0, settings.few, len(found.word))]
         count = np.bincount(found.word * TOPICS + topic, minlength=found.words * TOPICS).astype(np.int32)
         count, g = count.reshape(-1, TOPICS), gridml.Graph()
         alpha = np.full((1, TOPICS), ALPHA)

@@ -12,6 +12,7 @@ import pytest
 from gridml.codegen import cache
 from gridml.codegen.cache import module_of
 from gridml.codegen.stage_code import StageError
+from gridml.engine import stage_runner
 from gridml.engine.update_runner import BatchFailed
 from gridml.model.loading import load
 from tests.support.stage_programs import EDGE, Found, Write, line_of, trained
@@ -86,11 +87,29 @@ def test_changes_of_counts_are_in_force_when_the_mini_batch_ends(write: Write) -
     np.testing.assert_array_equal(found["User.bias"], bias)
 
 
-def test_more_changes_than_a_log_holds_at_first(write: Write) -> None:
-    found = check_alike(write("for n in range(700):\n    at.count[n % SIZE] += 1"), "At.count")
-    path = write("for n in range(700):\n    at.count[n % SIZE] += 1")
-    edges = len(load(path).build(path).tables["User"].edges["rated"].targets)
-    assert found["At.count"].sum() == 700 * edges + 3
+SAID = "user: User, word: Word, at: At"
+LOGGED = {
+    "total": ("for n in range(700):\n    at.count[n % SIZE] += 1", EDGE, "At.count", 700),
+    "loop": ("for n in range(90):\n    word.count[n % 2, 0] += 1", SAID, "Word.count", 90),
+    "edge": ("word.count[1, user.age] += 3\nword.count[0, -3] -= 1", SAID, "Word.count", 2),
+    "both": ("word.count[0, 0] += 1\nn = 0\nwhile n < 4:\n    n += 1\n    word.count[1, 2] += 2",
+             SAID, "Word.count", 9),
+    "links": ("for link in said:\n    link.end.count[0, 1] -= 1\n    if user.age:\n        continue\n"
+              "    link.end.count[0, 1] += 1\n    link.end.count[1, 1] += 1 + user.age",
+              "user: User, said: gridml.Links[Word]", "Word.count", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOGGED)
+def test_more_changes_than_a_log_holds_at_first(write: Write, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(stage_runner, "LOG_ENTRIES", 1)
+    body, signature, field, by_each = LOGGED[name]
+    path = write(body, signature)
+    found = check_alike(path, field)
+    graph = load(path).build(path)
+    edges = len(graph.tables["User"].edges["rated" if signature == EDGE else "said"].targets)
+    if by_each is not None:
+        assert found[field].sum() == by_each * edges + graph.tables[field[: field.index(".")]].columns["count"].sum()
 
 
 HELD = """unused0, item.q[0] = item.q[0], rating.weight
