@@ -33,7 +33,7 @@ class Corpus(gridml.Vertex):
     alpha, weights = gridml.array("float32", (TOPICS,)), gridml.array("float32")  # of each topic, and their sum
     more = gridml.accumulator("float64", (TOPICS,))
     less = gridml.accumulator("float64")
-    mine, sums = gridml.counter(TOPICS), gridml.scratch("float32", (TOPICS,))
+    mine, parts = gridml.counter(TOPICS), gridml.scratch("float32", (TOPICS,))
     aggregate = gridml.by_name({"*/count": gridml.add(), "*": gridml.owned()})
 
 
@@ -76,23 +76,11 @@ def sample(text: Text, tokens: gridml.Links[Word], at: Corpus) -> None:
         counters.take(at.mine, old)
         size = np.float32(at.count[old]) + BETA * at.words  # so that `own` is the probability without this token
         own = max(token.end.phi[old] * size - 1.0, BETA) / (size - 1.0)
-        near, n = 0.0, counters.size(at.mine)
-        for i in range(n):
-            at.sums[i] = np.float32(at.mine[1, i]) * token.end.phi[at.mine[0, i]]
-            near += at.sums[i]
-        place = at.mine[2, old] - 1
-        if place >= 0:
-            near -= at.sums[place]
-            at.sums[place] = np.float32(at.mine[1, place]) * own
-            near += at.sums[place]
+        near = counters.weigh(at.mine, token.end.phi, at.parts, old, own)
         while True:
             u = np.float32(gridml.uniform()) * (near + token.end.far)
             if u < near:
-                i = 0
-                while i < n - 1 and u >= at.sums[i]:
-                    u -= at.sums[i]
-                    i += 1
-                new = at.mine[0, i]
+                new = counters.draw(at.mine, at.parts, u)
                 break
             new = counters.search(token.end.upto, TOPICS, u - near)
             if new != old or gridml.uniform() * token.end.phi[old] < own:

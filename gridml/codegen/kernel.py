@@ -177,10 +177,13 @@ class _Writer:
         helpers = [(("_grown", "_at"), _LOGS)] if any(column.logs for column in columns) else []
         for names, lines in (*helpers, *([(("_random",), _RANDOM)] if draws else [])):
             self._text += ["", *lines, ""]
-            self._text += [f"{name} = compiled({name}, {self._options()}, keep=False)" for name in names]
+            self._text += [self._helper(name, inlined=name != "_grown") for name in names]
 
     def _options(self) -> str:
         return f"fast={() if self._exact else FAST!r}"
+
+    def _helper(self, name: str, *, inlined: bool) -> str:
+        return f"{name} = compiled({name}, {self._options()}, keep=False, inlined={inlined})"
 
     def _function(self, name: str, function: FunctionType, dtype: np.dtype[Any]) -> None:
         """Write one of the user's plain functions. Its numbers are constants."""
@@ -190,7 +193,7 @@ class _Writer:
         body = [each for statement in code.body for each in listed(rewriter.visit(copy.deepcopy(statement)))]
         self._text += ["", f"def _{name}({', '.join(code.parameters)}):"]
         self._body(code, body, 1)
-        self._text += ["", f"_{name} = compiled(_{name}, {self._options()}, keep=False)", ""]
+        self._text += ["", self._helper(f"_{name}", inlined=True), ""]
 
     def _kernel(
         self,
@@ -231,7 +234,7 @@ class _Writer:
                 2, [grows(n, f"{n}__n + {c} * (1 + _to[_x] - _from[_x])") for n, c in changes.items()]
             )
             if not any(each.part is Part.LINKS for each in self._stage.arguments):
-                text += ["        for _e in range(_from[_x], _to[_x]):", "            _y = _ends[_e]"]
+                text += ["        for _e in range(_from[_x], _to[_x]):", "            _y = np.uint32(_ends[_e])"]
                 depth = 3
         else:
             text += ["    for _i in range(len(_order)):", "        _x = _order[_i]"]

@@ -133,7 +133,7 @@ class StageRewriter(PlainRewriter):
         self._loops.append(True)
         body = [each for statement in node.body for each in listed(self.visit(statement))]
         self._loops.pop()
-        find = ast.parse(f"_y_{link} = _ends[_e_{link}]").body[0]
+        find = ast.parse(f"_y_{link} = np.uint32(_ends[_e_{link}])").body[0]
         span = ast.parse("range(_from[_x], _to[_x])", mode="eval").body
         target = ast.Name(f"_e_{link}", ast.Store())
         loop = ast.For(target, span, [ast.copy_location(find, node), *body], [])

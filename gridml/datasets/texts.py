@@ -47,6 +47,13 @@ class Corpus:
         flat = np.bincount(self.word * topics + topic, minlength=len(self.vocabulary) * topics)
         return flat.reshape(-1, topics).astype(np.int32)
 
+    def first_topics(self, topics: int, few: int = 5, seed: int = 0) -> NDArray[np.int64]:
+        """Return a topic for each token, int64 (tokens,), to begin with: each text has a `few` topics at most, drawn at
+        random. Gibbs sampling needs fewer passes from these than from a topic drawn for each token."""
+        rng = np.random.default_rng(seed)
+        of_text = rng.integers(0, topics, (len(self), few))
+        return of_text[np.repeat(np.arange(len(self)), np.diff(self.offsets)), rng.integers(0, few, len(self.word))]
+
     def perplexity(self, phi: NDArray[Any], alpha: float) -> float:
         """Return the perplexity of every second word of all texts, given the others: document completion (Wallach et
         al., "Evaluation methods for topic models", ICML 2009, section 5).

@@ -130,6 +130,21 @@ def test_with_the_replica_held_only_local_fields_change(write: Write) -> None:
     assert held["User.bias"].tobytes() == check_alike(path, "User.bias", holds=True)["User.bias"].tobytes()
 
 
+WEIGHED = """counters.empty(at.mine)
+for link in ratings:
+    counters.put(at.mine, (user.age + int(link.weight > 0)) % 3)
+for link in ratings:
+    held = (user.age + int(link.weight > 0)) % 3
+    counters.take(at.mine, held)
+    near = counters.weigh(at.mine, at.steps, at.hold, held, (user.age + 0.25) / 7)
+    user.bias += near + counters.draw(at.mine, at.hold, gridml.uniform() * near)
+    counters.put(at.mine, held)"""
+
+
+def test_counters_weigh_and_draw_alike(write: Write) -> None:
+    check_alike(write(WEIGHED, "user: User, ratings: gridml.Links[Item], at: At"), "User.bias")
+
+
 def test_vertices_without_the_field_of_when_are_left_out(write: Write) -> None:
     found = check_alike(write("user.bias += 1.0", EDGE, 'exchange(over=User, when="age")'), "User.bias")
     assert not found["User.bias"][::3].any()
@@ -165,7 +180,7 @@ def test_an_index_out_of_range_is_found_at_the_users_line(write: Write) -> None:
         ("user.bias = 1.0\nuser.bias += user.p", "user.p is an array of shape (3,); use its elements"),
         ("if user.bias > 0:\n    x = 1.0\nuser.bias += y", "y is not defined"),
         ("x = 1.0\nuser.bias = math.exp(x, 2.0)", "exp is not defined for these values"),
-        ("x = square(user.p)\nuser.bias = x", "an array was assigned to one number; write a loop over its elements"),
+        ("user.bias = square(user.p)", "an array was assigned to one number; write a loop over its elements"),
     ],
 )
 def test_what_the_compiler_refuses_is_told_by_the_users_line(write: Write, body: str, said: str) -> None:
