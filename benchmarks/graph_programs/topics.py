@@ -24,7 +24,7 @@ class Settings:
     every: int = 1  #: passes between two steps of the weights
     damped: float = 1.0  #: the exponent of a step
     floor: float = 1e-5  #: the least weight of a topic
-    few: int = TOPICS  #: topics with which a text begins, drawn at random
+    few: int = 0  #: topics with which a text begins, drawn at random; 0: one is drawn for each token
 
 
 class Corpus(gridml.Vertex):
@@ -102,9 +102,10 @@ def program(found: Texts, settings: Settings, seed: int) -> gridml.Program:
 
     def graph() -> gridml.Graph:
         rng, texts = np.random.default_rng(seed), len(found.offsets) - 1
-        begins = rng.integers(0, TOPICS, (texts, settings.few))
-        text = np.repeat(np.arange(texts), np.diff(found.offsets))
-        topic = begins[text, rng.integers(0, settings.few, len(found.word))]
+        topic = rng.integers(0, settings.few or TOPICS, len(found.word))
+        if settings.few:
+            begins = rng.integers(0, TOPICS, (texts, settings.few))
+            topic = begins[np.repeat(np.arange(texts), np.diff(found.offsets)), topic]
         count = np.bincount(found.word * TOPICS + topic, minlength=found.words * TOPICS).astype(np.int32)
         count, g = count.reshape(-1, TOPICS), gridml.Graph()
         alpha = np.full((1, TOPICS), ALPHA)
