@@ -308,7 +308,7 @@ class StageRewriter(PlainRewriter):
             at = f"({at}) * {size} + _at({ast.unparse(each)}, {size})"
         name, change = access.array, f"{'-' if isinstance(node.op, ast.Sub) else ''}({ast.unparse(value)})"
         if is_totalled(access):
-            lines = f"{name}__total[{at}] += {change}"
+            lines = f"{name}__total[{at}] += np.{access.declared.dtype}({change})"
         else:
             self.changes[name] += 1
             lines = f"{grows(name, f'{name}__n + 1')}\n" if name in self._checked else ""

@@ -43,8 +43,9 @@ ALIKE = {
                    "    user.bias = 2 * user.bias + abs(rating.weight)\nelse:\n"
                    "    user.bias -= min(rating.weight, at.rate) if item.q[0] > 0 else 0.3",
                    ("User.bias",)),
-    "counts": ("at.count[user.age] += 2\nat.by_size[(user.age + 1) % SIZE] += 1\nat.count[-1] -= 1\n"
-               "at.worst = max(at.worst, rating.weight)\nuser.bias += at.count[0]",
+    "counts": ("at.count[user.age] += 2\nat.count[1] -= 1.6\nat.count[-1] -= 1\n"
+               "at.by_size[(user.age + 1) % SIZE] += 1\nat.worst = max(at.worst, rating.weight)\n"
+               "user.bias += at.count[0]",
                ("At.count", "At.by_size", "At.worst", "User.bias")),
     "while": ("n = 0\nwhile n < 4:\n    n += 1\n    if n == 3:\n        continue\n    user.bias += n / 7",
               ("User.bias",)),
