@@ -65,11 +65,8 @@ SIZES = sized(
 PEERS = sized((Peer(), Peer(5), Peer(10, 30)), (Peer(),))
 OURS = sized(
     (
-        Settings(),
-        Settings(damped=0.5, floor=1e-2),
-        *(Settings(damped=0.5, floor=1e-2, few=few) for few in (3, 5, 10)),
-        *(Settings(damped=0.5, floor=3e-2, few=few) for few in (5, 10)),
-        Settings(size=1_000, damped=0.5, floor=1e-2, few=5),
+        *(Settings(damped=0.5, floor=1e-2, few=few) for few in (0, 3, 5, 10)),
+        Settings(damped=0.5, floor=3e-2, few=5),
     ),
     (Settings(), Settings(few=3)),
 )
