@@ -1,7 +1,7 @@
 """Graph programs on workers that are killed, against the same programs in one process.
 
-Each program runs on 4 processes of this machine, and on 64 simulated workers, whose lives are exponential. What it leaves is compared with `gridml.compute`. Matrix factorisation and topic models are in
-graph_workers.
+Each program runs on 4 processes of this machine, and on 64 simulated workers, whose lives are exponential. What it
+leaves is compared with `gridml.compute`. Matrix factorisation and topic models are in graph_workers.
 
     python -m benchmarks.graph_programs.programs [PROGRAM ...]
 """
