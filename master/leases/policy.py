@@ -93,8 +93,8 @@ def chunk_size(facts: ChunkFacts) -> tuple[int, str]:
     bound, ends = math.ceil(left * share / 2), f"the epoch ends: half of {left:,} left among {workers} workers"
     if facts.followed:
         bound, ends = own, f"its share of {facts.per_epoch:,} among {workers} workers"
-    # A chunk that trains for less time than its overhead takes does not pay. Each chunk ends with a push: if chunks were
-    # shorter than the merging of a push of each worker, pushes would queue up, and workers would wait for replies.
+    # A chunk that trains for less time than its overhead takes does not pay. Each chunk ends with a push: if chunks
+    # were shorter than the merging of a push of each worker, pushes would queue up, and workers would wait for replies.
     least = max(MIN_CHUNK_BATCHES * batch, around, facts.merging)
     chosen = usual
     if max(bound, least) < usual and workers > 1:
