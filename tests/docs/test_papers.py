@@ -135,7 +135,7 @@ def test_the_table_of_printed_sizes_is_computed() -> None:
     for minutes in (5, 10, 15):
         life = Normal(45 * 60.0, minutes * 60.0)
         kept = one_chunk_safe_ends(life, costs, sizes)
-        filled, longest = deterministic_chunk(life.mean(), costs), stochastic_chunk_as_printed(life, costs, sizes)
+        filled, longest = deterministic_chunk(life.mean_s, costs), stochastic_chunk_as_printed(life, costs, sizes)
         rarely, best = normal_chunk_as_printed(life.mean_s, life.sd_s, costs, sizes), int(kept.argmax()) + 1
         assert longest == sizes[-1]
         of = {size: f"{size:,}: {kept[size - 1]:.1%}" for size in (filled, rarely, best)}
