@@ -21,6 +21,7 @@ PAGE = ROOT / "docs" / "papers.md"
 HEADER = "in the paper"  # the first cell of the tables' first lines
 PAPERS = ("Condor and spot instances", "TUX2", "Parsa", "Duan, Wang and Wu")
 A_TEST = re.compile(r"(tests/[\w/]+\.py)::(\w+)")
+AN_OPTION = re.compile(r"(\w+Options)\.(\w+)")
 A_PATH = re.compile(r"[\w.-]+/[\w./-]*\.(?:py|md|png|svg|json)|[\w./-]+/")
 
 
@@ -69,6 +70,11 @@ def wrong(row: list[str]) -> Iterator[str]:
         yield from (f"gridml.{name} is not public" for name in re.findall(r"\bgridml\.(\w+)", span) if not has(name))
         if span.startswith("gridml ") and span.split(" --")[0] not in OPTIONS:
             yield f"there is no command {span}"
+    sources = [(ROOT / path).read_text("utf-8") for path in paths if path.endswith(".py") and (ROOT / path).is_file()]
+    for name, field in [match.groups() for span in spans if (match := AN_OPTION.fullmatch(span))]:
+        declared = rf"^class {name}\b(?:.*\n)*?    {field}: "
+        if not any(re.search(declared, source, re.M) for source in sources):
+            yield f"no file of the row has {name}.{field}"
     text = " ".join(row).lower()
     if "not here" in text:
         if not re.search(r"not here(?: yet|,? because)", text):
@@ -107,6 +113,7 @@ def test_each_paper_has_its_rows() -> None:
         ("`--wrokers 3`", "no command has --wrokers"),
         ("`gridml.exchagne`", "gridml.exchagne is not public"),
         ("`gridml rum`", "there is no command gridml rum"),
+        ("`ParsaOptions.blocs`, `gridml/placement/parsa.py`", "no file of the row has ParsaOptions.blocs"),
         ("Not here.", "no reason is given"),
         ("`docs/papers.md`", "no test or result shows it"),
         ("`tests/docs/test_papers.py::test_each_paper_has_its_rows`", "no file is named"),
