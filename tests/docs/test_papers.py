@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -150,3 +151,11 @@ def test_the_table_of_printed_sizes_is_computed() -> None:
         assert f"| {minutes} min | {of[filled]} | {largest} | {of[rarely]} | {of[best]} |" in text
         halves.append(f"{100 * kept[filled // 2 - 1]:.1f}")
     assert f"Half of it keeps {halves[0]}, {halves[1]} and {halves[2]}%." in text
+
+
+def test_the_figures_of_the_experiment_are_those_of_its_table() -> None:
+    rows = json.loads((ROOT / "benchmarks" / "results" / "paper_experiment.json").read_text("utf-8"))["rows"]
+    hours = {row["way"]: row["hours"] for row in rows}
+    text = PAGE.read_text("utf-8").replace("\n", " ")
+    assert f"An epoch takes {hours['gridml']} h by default, and {hours['gridml, no pushes']} h with `--no-push`" in text
+    assert {"20.9", "4.3"} <= {str(row["GFLOP"]) for row in rows}
