@@ -158,4 +158,5 @@ def test_the_figures_of_the_experiment_are_those_of_its_table() -> None:
     hours = {row["way"]: row["hours"] for row in rows}
     text = PAGE.read_text("utf-8").replace("\n", " ")
     assert f"An epoch takes {hours['gridml']} h by default, and {hours['gridml, no pushes']} h with `--no-push`" in text
+    assert f"of AlexNet {hours['gridml, AlexNet']} and {hours['gridml, no pushes, AlexNet']} h." in text
     assert {"20.9", "4.3"} <= {str(row["GFLOP"]) for row in rows}
