@@ -50,6 +50,8 @@ class ChunkFacts:
     sized: tuple[int, str] | None = None  # (size, reason) by the chunk model, once lifetimes are known
     around: int = 0  # vertices that the worker could train during the overhead of one chunk
     idle: int = 0  # the part of `around` in which the worker does not train another chunk either
+    #: vertices that the worker could train while the master merges one push of each worker
+    merging: int = 0
     #: vertices between two pushes of the worker; 0 if the user set the interval, which may be far from the best one
     interval: int = 0
     followed: bool = False  # vertices of the next epoch can be trained before this one ends
@@ -91,13 +93,16 @@ def chunk_size(facts: ChunkFacts) -> tuple[int, str]:
     bound, ends = math.ceil(left * share / 2), f"the epoch ends: half of {left:,} left among {workers} workers"
     if facts.followed:
         bound, ends = own, f"its share of {facts.per_epoch:,} among {workers} workers"
-    # A chunk that trains for less time than its overhead takes does not pay.
-    least = max(MIN_CHUNK_BATCHES * batch, around)
+    # A chunk that trains for less time than its overhead takes does not pay. Each chunk ends with a push: if chunks
+    # were shorter than the merging of a push of each worker, pushes would queue up, and workers would wait for replies.
+    least = max(MIN_CHUNK_BATCHES * batch, around, facts.merging)
     chosen = usual
     if max(bound, least) < usual and workers > 1:
         chosen, reason = bound, ends
         if bound < least:
             chosen, reason = least, f"the overhead of a chunk is as long as the training of {least:,}"
+            if facts.merging > around:
+                reason = f"a push of each worker is merged while it trains {least:,}"
     if chosen > max(facts.largest, batch):
         chosen, reason = max(facts.largest // batch, 1) * batch, "the limit on the bytes of a chunk"
     return _whole_batches(chosen, left, batch), reason

@@ -262,6 +262,7 @@ class ChunkSizing:
         # (time, (delay until a credit, seconds around a chunk) by kind): a cache for that time, see `delays`
         self._delays: tuple[float, dict[str, tuple[Delay, float]]] = 0.0, {}
         self._refused = ""  # reason why no size can be chosen, if an event has reported it
+        self._merge_s = 0.0  # seconds of the master per push, as of the last turn
 
     @property
     def largest(self) -> int:
@@ -296,6 +297,7 @@ class ChunkSizing:
             sized=self.chunk(record),
             around=round(around_s / vertex_s),
             idle=round(delay.start_s / vertex_s),
+            merging=round(workers * self._merge_s / vertex_s),
             interval=record.assignment.push_every if self._settings.push_every is None else 0,
             followed=followed,
             largest=self.largest,
@@ -347,6 +349,7 @@ class ChunkSizing:
 
     def step(self, now: float, workers: int, merge_s: float, executor: Executor, events: Events) -> bool:
         """Take the result of the fit under way, or start one that is due; return whether sizes changed."""
+        self._merge_s = merge_s
         if not self._wanted:
             return False
         if self._fit is not None:

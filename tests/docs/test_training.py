@@ -60,7 +60,9 @@ def test_its_figures_are_those_of_the_code() -> None:
     assert f"blocks of {BLOCK:,}" in CHANGES and f"from {MIN_ROWS:,} rows" in CHANGES
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/guide.md", "docs/averaging.md", "docs/paper.md", "docs/events.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/guide.md", "docs/averaging.md", "docs/papers.md", "docs/events.md"]
+)
 def test_other_pages_lead_there(page: str) -> None:
     text = (ROOT / page).read_text("utf-8")
     assert re.search(r"\(training\.md#what-gridml-changes\)|\(docs/training\.md\)", text), page

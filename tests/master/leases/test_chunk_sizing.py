@@ -165,6 +165,14 @@ def test_what_passes_around_a_chunk(many: bool, around_s: float) -> None:
     assert sizing.around_s(w1) == pytest.approx(around_s)
 
 
+def test_a_chunk_is_told_how_long_the_master_merges_a_push_of_each_worker() -> None:
+    sizing, record = make(chunk=10, push_every=10), WorkerRecord("w0")
+    live(sizing, 1, 60.0)
+    sizing.step(1.0, 40, 0.25, Failing(), Reports())  # needs no fit: both sizes are given
+    facts, _ = sizing.facts(record, 1.0, 1_000, 40, followed=False)
+    assert facts.merging == round(40 * 0.25 * 10)  # ten vertices a second
+
+
 def test_measures_that_make_no_sense_are_no_facts() -> None:
     sizing, later, reports = make(), Later(), Reports()
     live(sizing, 20, 60.0)

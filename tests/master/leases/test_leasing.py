@@ -91,6 +91,14 @@ def test_the_last_chunks_are_worth_what_passes_around_them() -> None:
     assert sized_for(100_000, 100, 10, wanted=None, per_epoch=100_000, around=75)[0] == 130
 
 
+def test_the_last_chunks_are_no_shorter_than_the_merging_of_a_push_of_each_worker() -> None:
+    size, reason = sized_for(1_000, 100, 10, wanted=None, per_epoch=100_000, around=75, merging=90)
+    assert (size, reason) == (90, "a push of each worker is merged while it trains 90")
+    assert sized_for(1_000, 100, 10, wanted=None, per_epoch=100_000, around=95, merging=90)[0] == 100
+    assert sized_for(8_000, 4, 10, wanted=None, per_epoch=64_000, merging=90)[0] == 1_000  # long enough anyhow
+    assert sized_for(1_000, 100, 10, wanted=None, per_epoch=100_000, merging=10**6)[0] == 130  # never above the usual
+
+
 def test_a_chunk_is_worth_the_push_that_ends_it() -> None:
     facts: dict[str, Any] = {"wanted": None, "per_epoch": 6_000, "followed": True}
     assert sized_for(6_000, 4, 64, **facts)[0] == 256  # the cost of a push is not known
