@@ -58,7 +58,7 @@ class Size:
 SIZES = sized(
     (
         Size(1_000, (25, 50, 75), 120, 2, 0.5, Peer(interval=5), Settings(damped=0.5, floor=1e-2, few=3)),
-        Size(100, (50, 100, 200), 300, 5, 1.0, Peer(interval=5), Settings(damped=0.5, floor=3e-2, few=5)),
+        Size(100, (50, 100, 200), 300, 5, 1.0, Peer(interval=5), Settings(damped=0.5, floor=1e-2, few=10)),
     ),
     (Size(10, (5, 10), 4, 2, 1.0, Peer(), Settings()),),
 )
