@@ -47,7 +47,11 @@ class PlaceOptions:
             metavar="DIR",
         ),
     ]
-    method: str = option("auto", "Method: auto, parsa, refined, multilevel, tsh, mbp, greedy, random, random-served.")
+    method: str = option(
+        "auto",
+        "Method: auto, parsa, refined, multilevel, tsh, mbp, greedy, random, random-served, or as printed parsa-sets, "
+        "tsh-printed, mbp-printed.",
+    )
     objective: str = option(
         "memory",
         "Quantity to minimise: memory or traffic (of the largest part), total traffic, duan (largest work times "

@@ -232,7 +232,7 @@ class Fill(NamedTuple):
 
     load: Shares  #: the work of each part, float64 (parts,); changes in place
     shares: Shares  #: the target fractions, float64 (parts,)
-    weights: NDArray[np.int64]  #: the work of each row of the graph, int64 (rows,)
+    weights: NDArray[np.int64]  #: the work of each row, int64 (rows,); empty: the load is what parts touch (`parsa`)
 
 
 def fill_of(graph: Bipartite, parts: int, options: Options) -> Fill | None:
