@@ -113,9 +113,10 @@ def main() -> None:
         "The papers' tables, and the nearest that is available",
         [*table_2(), *found.values()],
         [
-            "Parsa 2: table 2 of Li, Andersen and Smola, 16 parts; Duan 5: table 5 of Duan, Wang and Wu, 8 parts; M, T, S:"
-            " improvement over random in % of the largest memory, of the largest and of the total traffic, printed and "
-            "measured here. The measured ones of table 2 are those of placement.md; its PowerGraph is `greedy` here",
+            "Parsa 2: table 2 of Li, Andersen and Smola, 16 parts; Duan 5: table 5 of Duan, Wang and Wu, 8 parts; "
+            "M, T, S: improvement over random in % of the largest memory, of the largest and of the total traffic, "
+            "printed and measured here. The measured ones of table 2 are those of placement.md; its PowerGraph is "
+            "`greedy` here",
             "the papers' data sets are not at hand, and CTRa was never published: 20news (11,269 × 53,975 words of 20 "
             "Newsgroups) stands for news20, imdb words for rcv1, imdb bigrams for KDDa, slashdot and email-enron for "
             "live-journal, facebook for orkut, synthetic clicks for CTRa. So only the order of methods can be compared",

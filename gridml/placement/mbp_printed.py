@@ -166,8 +166,8 @@ def _refine(
     """`times` int32 (columns, parts) is the number of rows of each part that touch a column, and `load` int64 (parts,)
     the row weight of each part; both change in place."""
     # The gain of moving a row to part b is saved[row] − spent[row, b]: the weight of the columns that its own part
-    # would no longer fetch, less the weight of those that b would fetch. A column's gain is its weight if its own part does
-    # not need it, and another does. Gains that fall are noticed when the vertex is taken from the heap.
+    # would no longer fetch, less the weight of those that b would fetch. A column's gain is its weight if its own part
+    # does not need it, and another does. Gains that fall are noticed when the vertex is taken from the heap.
     offsets, neighbours, column_offsets, rows_of = graph
     count, parts = len(rows), len(load)
     saved, spent = np.zeros(count, np.int64), np.zeros((count, parts), np.int64)
