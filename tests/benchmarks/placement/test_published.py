@@ -45,7 +45,7 @@ def test_table_2_has_what_was_measured_on_the_nearest_graph() -> None:
 def test_table_5_has_every_method_on_every_nearest_graph() -> None:
     rows = json.loads((RESULTS / "placement_published.json").read_text(encoding="utf-8"))["rows"]
     found = {(row["data"], row["method"]) for row in rows if row["table"] == "Duan 5"}
-    assert found == {(name, method) for name, data in PUBLISHED.items() if data.duan for method in OPTIONS}
+    assert found >= {(name, method) for name, data in PUBLISHED.items() if data.duan for method in OPTIONS}
     graph, (name, options) = grouped(60, 40, 4), OPTIONS["TSH-2 as printed"]
-    line = duan_row("20news", "TSH-2 as printed", made(graph, find(name), 4, options, 1))
+    line = duan_row("20news, 2k rows", "TSH-2 as printed", made(graph, find(name), 4, options, 1))
     assert line["data"] == "news20" and line["T, printed"] == 193 and line["seeds"] == 1
