@@ -327,10 +327,12 @@ class _Rows:
         for steep in EVENING if options.objective == MEMORY else ():
             power = min(steep, max_power(parts))  # no part touches more than `parts` times the mean
             self._sweep(rng.permutation(everyone), on_the_way, cost, power)
-        self._fit(rng, tight, cost, power, MAX_PUSHES)
+        weighted = given.row_weights is not None
+        self._fit(rng, tight, cost, power, MAX_PUSHES if weighted else None)
+        if weighted:
+            self._fit(rng, final, cost, power)
         for _ in range(2):
             self._sweep(rng.permutation(everyone), tight, cost, power)
-        self._fit(rng, final, cost, power)
         return rows
 
     def _fit(
