@@ -78,7 +78,7 @@ FOR_TABLE_2 = {"clicks": "clicks, 1M rows"}  # the names of placement.md, where 
 FOR_TABLE_5 = {
     "20news": "20news, 2k rows",
     "imdb words": "imdb words, 2k rows",
-    "clicks": "clicks, 10k rows",
+    "clicks": "clicks, 3k rows",
     "slashdot": "facebook",
 }
 SOME_ROWS = 2000  # of the words, drawn at random
@@ -130,7 +130,7 @@ def main() -> None:
             "stands for news20, imdb words for rcv1, imdb bigrams for KDDa, slashdot for live-journal, facebook for it "
             "in table 5 and for orkut, synthetic clicks for CTRa. So only the order of methods can be compared",
             "table 5 is measured on smaller graphs, because the methods as printed take O(n²) time and more: 2,000 "
-            "random rows of the words, 10,000 rows of clicks, facebook's 3,663; and on three graphs of no table",
+            "random rows of the words, 3,000 rows of clicks, facebook's 3,663; and on three graphs of no table",
             f"PaToH {peer}",
             "CPU s: of the placement; the machine had other load; means of 2 seeds, as many as `seeds` says",
         ],
@@ -170,7 +170,7 @@ def _graph(name: str) -> Bipartite | None:
     if name == SMALLEST:
         return uniform(5, 300)
     if name.startswith("clicks"):
-        return clicks(10_000, 50, 4)
+        return clicks(3_000, 20, 4)
     whole = name.partition(", ")[0]
     if whole not in names():
         return None
