@@ -32,7 +32,11 @@ def same(one: Placement, other: Placement) -> bool:
 )
 def test_every_row_and_column_has_a_part(method: Method, edges: list[tuple[int, int]], parts: int, seed: int) -> None:
     graph = Bipartite.from_edges([u for u, _ in edges], [v for _, v in edges], (12, 9))
-    placed = method.place(graph, parts, Options(seed=seed))
+    try:
+        placed = method.place(graph, parts, Options(seed=seed))
+    except UsageError as failed:  # Parsa's Algorithm 1 can fail; its proposition holds for k > θ only
+        assert method.name == "parsa-sets" and "Algorithm 1 failed" in str(failed)
+        return
     found = traffic(graph, placed)
     assert placed.rows.dtype == placed.columns.dtype == np.int32
     # Parsa's Algorithm 1 lets a part have three times its share, and √(n / log n) rows of those that are left.
