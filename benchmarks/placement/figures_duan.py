@@ -71,12 +71,18 @@ def figures(bandwidth: float) -> tuple[Figure, ...]:
 
 
 PANELS = (
-    Panel("Duan 8", "8: sparsity", "edges a row", "T", "method"),
-    Panel("Duan 9", "9: rows over columns", "n / m", "T", "method"),
-    Panel("Duan 10", "10: the number of parts, uniform", "parts", "T", "method", "uniform"),
-    Panel("Duan 10", "10: the number of parts, 20news", "parts", "T", "method", WORDS),
-    Panel("Duan 10", "11: the cost of placing 20news", "parts", "s", "method", WORDS),
-    Panel("Duan 11", "11: training at 1 Gbit/s over placement", "CPU s of placement", "training s, 1 Gbit/s", "cost"),
+    Panel("Duan 8", "8: sparsity (counted)", "edges a row", "T", "method"),
+    Panel("Duan 9", "9: rows over columns (counted)", "n / m", "T", "method"),
+    Panel("Duan 10", "10: the number of parts, uniform (counted)", "parts", "T", "method", "uniform"),
+    Panel("Duan 10", "10: the number of parts, 20news (counted)", "parts", "T", "method", WORDS),
+    Panel("Duan 10", "11: the cost of placing 20news (measured)", "parts", "s", "method", WORDS),
+    Panel(
+        "Duan 11",
+        "11: training (modelled) over placement (measured)",
+        "CPU s of placement",
+        "training s, 1 Gbit/s",
+        "cost",
+    ),
 )
 
 

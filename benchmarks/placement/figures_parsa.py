@@ -96,14 +96,14 @@ FIGURES: tuple[Figure, ...] = (
     workers,
 )
 PANELS = (
-    Panel("Parsa 1", "1: traffic against data", "share of the rows", "traffic", "share", logarithmic=False),
-    Panel("Parsa 7", "7: the number of parts", "parts", "T"),
-    Panel("Parsa 7", "7: the cost", "parts", "s"),
-    Panel("Parsa 8, b", "8: blocks, none beforehand", "b", "T"),
-    Panel("Parsa 8, b", "8: the cost", "b", "s"),
-    Panel("Parsa 8, a", "8: of 16 blocks, assigned beforehand", "a", "T", logarithmic=False),
-    Panel("Parsa 9", "9: eight blocks at once, after a share", "% of the rows", "T", logarithmic=False),
-    Panel("Parsa 10", "10: blocks assigned at once", "blocks", "T"),
+    Panel("Parsa 1", "1: traffic against data (counted)", "share of the rows", "traffic", "share", logarithmic=False),
+    Panel("Parsa 7", "7: the number of parts (counted)", "parts", "T"),
+    Panel("Parsa 7", "7: the cost (measured)", "parts", "s"),
+    Panel("Parsa 8, b", "8: blocks, none beforehand (counted)", "b", "T"),
+    Panel("Parsa 8, b", "8: the cost (measured)", "b", "s"),
+    Panel("Parsa 8, a", "8: of 16 blocks, assigned beforehand (counted)", "a", "T", logarithmic=False),
+    Panel("Parsa 9", "9: eight blocks at once, after a share (counted)", "% of the rows", "T", logarithmic=False),
+    Panel("Parsa 10", "10: blocks assigned at once (counted)", "blocks", "T"),
 )
 
 

@@ -15,7 +15,7 @@ LABELS = {
     "T": "improvement of the largest traffic, %",
     "s": "CPU seconds",
     "traffic": "columns that travel, for each edge",
-    "training s, 1 Gbit/s": "seconds of a training",
+    "training s, 1 Gbit/s": "predicted seconds of a training, 1 Gbit/s",
 }
 MARKS = "osD^vPX"
 

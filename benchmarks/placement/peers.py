@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
+import subprocess
 import tempfile
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -47,12 +49,8 @@ def mt_kahypar(graph: Bipartite, parts: int, seed: int) -> Parts:
     mtkahypar.set_seed(seed)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "graph.hgr"
-        columns = graph.transposed
-        lists = np.split(columns.neighbours + 1, columns.offsets[1:-1])
-        used = [each for each in lists if len(each)]
-        with file.open("w") as text:
-            text.write(f"{len(used)} {graph.rows}\n")
-            text.writelines(" ".join(map(str, each.tolist())) + "\n" for each in used)
+        nets = _nets(graph)
+        file.write_text("\n".join([f"{len(nets)} {graph.rows}", *nets, ""]))
         hypergraph = mtk.hypergraph_from_file(str(file), context, mtkahypar.FileFormat.HMETIS)
     found = hypergraph.partition(context)
     return np.array([found.block_id(row) for row in range(graph.rows)], np.int32)
@@ -81,6 +79,35 @@ def zoltan(graph: Bipartite, parts: int, seed: int) -> Parts:
     return phg.zoltan(graph, parts, IMBALANCE, seed)
 
 
+def patoh(graph: Bipartite, parts: int, seed: int) -> Parts:
+    """Partition the same hypergraph by PaToH's program, for the same objective, with its preset of best quality."""
+    program = patoh_program()
+    assert program is not None, "PEERS has it only if it is installed"
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "graph.u"
+        nets = _nets(graph)
+        file.write_text("\n".join([f"1 {graph.rows} {len(nets)} {graph.edges}", *nets, ""]))
+        asked = ["UM=O", "PQ=Q", "BO=C", "WI=1", f"FI={IMBALANCE}", f"SD={seed + 1}"]
+        subprocess.run([program, str(file), str(parts), *asked], check=True, capture_output=True, timeout=900)
+        found = np.array(Path(f"{file}.part.{parts}").read_text().split(), np.int32)
+    if found.shape != (graph.rows,) or not 0 <= found.min() <= found.max() < parts:
+        raise RuntimeError(f"PaToH wrote {len(found)} parts for {graph.rows} rows")
+    return found
+
+
+def patoh_program() -> str | None:
+    """Return PaToH's program: `patoh` in the PATH, or what PATOH names; None if it is not installed. It is not open
+    source: https://faculty.cc.gatech.edu/~umit/software.html."""
+    return shutil.which(os.environ.get("PATOH", "patoh"))
+
+
+def _nets(graph: Bipartite) -> list[str]:
+    """Return a line for each column that a row touches: the rows, counted from 1."""
+    columns = graph.transposed
+    lists = np.split(columns.neighbours + 1, columns.offsets[1:-1])
+    return [" ".join(map(str, each.tolist())) for each in lists if len(each)]
+
+
 _ALL: dict[str, tuple[str, Callable[[Bipartite, int, int], Parts]]] = {
     "METIS": ("pymetis", metis),
     "Mt-KaHyPar": ("mtkahypar", mt_kahypar),
@@ -93,4 +120,6 @@ PEERS = {
 }
 if phg.library() is not None:
     PEERS["Zoltan"] = zoltan
-ALL_PEERS = (*_ALL, "Zoltan")  # including those that are not installed
+if patoh_program() is not None:
+    PEERS["PaToH"] = patoh
+ALL_PEERS = (*_ALL, "Zoltan", "PaToH")  # including those that are not installed

@@ -47,7 +47,7 @@ class PlaceOptions:
             metavar="DIR",
         ),
     ]
-    method: str = option("auto", "Method: auto, parsa, refined, multilevel, tsh, mbp, greedy, random, random-served.")
+    method: str = option("auto", "Method: auto, parsa, refined, multilevel, tsh, mbp, or another of docs/placement.md.")
     objective: str = option(
         "memory",
         "Quantity to minimise: memory or traffic (of the largest part), total traffic, duan (largest work times "

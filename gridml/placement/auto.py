@@ -14,10 +14,13 @@ from gridml.placement.base import ALL_FEATURES, TOTAL, TRAFFIC, Method, Options,
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.greedy import AtRandom, Greedy
 from gridml.placement.mbp import Mbp
+from gridml.placement.mbp_printed import PrintedMbp
 from gridml.placement.multilevel import Multilevel
 from gridml.placement.parsa import Parsa
+from gridml.placement.parsa_sets import ParsaSets
 from gridml.placement.refined import Refined
 from gridml.placement.tsh import Tsh
+from gridml.placement.tsh_printed import PrintedTsh
 
 
 class Cost(NamedTuple):
@@ -109,6 +112,9 @@ _ALL: tuple[Method, ...] = (
     Multilevel(),
     Tsh(),
     Mbp(),
+    ParsaSets(),
+    PrintedTsh(),
+    PrintedMbp(),
     Auto(),
 )
 METHODS: dict[str, Method] = {method.name: method for method in _ALL}

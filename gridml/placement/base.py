@@ -95,7 +95,9 @@ class Options:
     """The options of all methods. A method with more options extends this class."""
 
     seed: int = 0  #: seed of all random choices: the same seed gives the same placement
-    slack: float = 0.0  #: a part has at most (1 + slack) times its share of all work, plus one row
+    slack: float = 0.0
+    """A part has at most (1 + slack) times its share of the rows, rounded up: |U_i| ≤ ⌈n/k⌉ without slack. With row
+    weights it has at most (1 + slack) times its share of all work, plus the heaviest row."""
     objective: str = MEMORY
     """The figure to minimise: the largest memory of a part ("memory"), the largest traffic ("traffic"), the total
     traffic ("total"), the largest work times the largest traffic ("duan": Duan, Wang and Wu), or the seconds of a round
@@ -230,7 +232,7 @@ class Fill(NamedTuple):
 
     load: Shares  #: the work of each part, float64 (parts,); changes in place
     shares: Shares  #: the target fractions, float64 (parts,)
-    weights: NDArray[np.int64]  #: the work of each row of the graph, int64 (rows,)
+    weights: NDArray[np.int64]  #: the work of each row, int64 (rows,); empty: the load is what parts touch (`parsa`)
 
 
 def fill_of(graph: Bipartite, parts: int, options: Options) -> Fill | None:

@@ -14,6 +14,7 @@ import numpy as np
 from gridml.errors import UsageError
 from gridml.placement.base import DUAN, MEMORY, SECONDS, STAR, TOTAL, TRAFFIC, Options, PartRates, advice, least_memory
 from gridml.placement.bipartite import Bipartite
+from gridml.placement.chains import fit_by_chains
 from gridml.placement.neighbours import sets_of
 from gridml.placement.refine import MAX_PUSHES, Touches, anneal, falling, fit, fit_and_polish, sizes
 from gridml.placement.refine_kernel import Aim, Bounds
@@ -27,6 +28,7 @@ EVENING = (12, 24, 48, 96, 96, 96)
 ROUNDS = 6  # maximum rounds that move rows out of parts above the memory limit and refine the result
 HEATS = np.array([1.0, 0.5, 0.0, 0.0])  # the heat of each pass with which a round refines (`Pass.heat`)
 LOOSE = 0.03  # maximum fraction by which a part's work differs from its share during all passes but the final ones
+EXACT = 1 - 1e-12  # a share that is a whole number but for its last bits is not rounded up
 MAX_BISECTIONS = 6  # steps of the search for the smallest feasible limit, which the error message names
 
 
@@ -37,12 +39,17 @@ def bounds_of(graph: Bipartite, parts: int, options: Options, loose: float = 0.0
     return sizes(graph.work, parts, options.slack, loose, options.fractions, mean_row)
 
 
-def ends_of(graph: Bipartite, options: Options, parts: int) -> tuple[Bounds, Bounds | None]:
-    """Return the final bounds. If rows differ in work, return also wider bounds, which can always be met."""
-    if graph.row_weights is None:
-        return bounds_of(graph, parts, options), None
-    sure = sizes(graph.work, parts, options.slack, 0.0, options.fractions, graph.heaviest)
-    return bounds_of(graph, parts, options), sure
+def ends_of(graph: Bipartite, options: Options, parts: int) -> tuple[Bounds, Bounds]:
+    """Return (the bounds in which parts are polished, with the work of a mean row to spare; the final bounds).
+
+    The final bounds can always be met. Without row weights they are (1 + slack) times the share, rounded up, so that
+    |U_i| ≤ ⌈n/k⌉ without slack. With row weights they are (1 + slack) times the share, plus the heaviest row.
+    """
+    tight = bounds_of(graph, parts, options)
+    if graph.row_weights is not None:
+        return tight, sizes(graph.work, parts, options.slack, 0.0, options.fractions, graph.heaviest)
+    share = (1 + options.slack) * graph.rows * (1 / parts if options.fractions is None else options.fractions)
+    return tight, tight._replace(most=np.ceil(np.asarray(share) * EXACT).astype(np.int64))
 
 
 def pace_of(graph: Bipartite, parts: int, options: Options) -> PartRates | None:
@@ -64,7 +71,11 @@ def finish(tally: Touches, rng: np.random.Generator, graph: Bipartite, options: 
     tries = []
     for slack in slacks:
         each = tally if len(slacks) == 1 else tally.copy()
-        fit_and_polish(each, rng, *ends_of(graph, replace(options, slack=slack), len(tally.load)), aim)
+        tight, final = ends_of(graph, replace(options, slack=slack), len(tally.load))
+        fit_and_polish(each, rng, tight, aim)
+        if graph.row_weights is None:
+            fit_by_chains(each, final, aim)
+        fit(each, rng, final, aim)
         tries.append(each)
         if options.objective == SECONDS and options.fractions is None:
             tries.append(_by_pace(each, graph, options))
@@ -128,15 +139,14 @@ def _keep_within(tally: Touches, graph: Bipartite, options: Options, limit: int,
     tally, parts = tally.copy(), len(tally.load)
     rng = np.random.default_rng([options.seed, 3])
     loose = bounds_of(graph, parts, options, LOOSE)._replace(limit=limit)
-    tight, at_worst = ends_of(graph, options, parts)
-    final = tight if at_worst is None else at_worst
+    tight, final = ends_of(graph, options, parts)
     for _ in range(ROUNDS):
         fit(tally, rng, loose, LEVELLING, MAX_PUSHES)
         anneal(tally, rng, loose, LEVELLING, HEATS)
         for bounds in (tight, final):
             fit(tally, rng, bounds._replace(limit=limit), LEVELLING, MAX_PUSHES)
         if (tally.load <= final.most).all() and tally.touched.max() <= limit:
-            tally.sweep(rng, tight._replace(limit=limit), aim)
+            tally.sweep(rng, Bounds(tight.least, np.minimum(tight.most, final.most), limit), aim)
             return tally
     return None
 

@@ -1,11 +1,11 @@
 """Multilevel bipartite partitioning: merges rows that share columns, places the rest, and refines level by level.
 
 Rows are merged level by level until few are left, and these are placed. Then merged rows are split again level by
-level, and rows at the borders of parts move to better parts (Duan, Wang and Wu, see `tsh`). Of their method, only this
-and its improvements over a random placement are known. Choices made here: rows are merged in pairs, by their shared
-columns; the two-step heuristic places the coarsest level; a move must lower Σ |N(U_i)| without raising the largest
-|N(U_i)|. On a level of merged rows, a part can exceed its bound by up to the work of the heaviest merged row. At the
-very end, rows move out of the parts that exceed the memory limit.
+level, and rows at the borders of parts move to better parts. This is after Duan, Wang and Wu, whose method as it is
+printed is `mbp_printed`. Here only rows are merged, in pairs, by their shared columns; the two-step heuristic places
+the coarsest level, which is random in the paper; a move must lower Σ |N(U_i)| without raising the largest |N(U_i)|. On
+a level of merged rows, a part can exceed its bound by up to the work of the heaviest merged row. At the very end, rows
+move out of the parts that exceed the memory limit.
 """
 
 from __future__ import annotations

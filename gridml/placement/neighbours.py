@@ -40,6 +40,20 @@ def _add(offsets: NDArray[np.int64], neighbours: NDArray[np.int32], parts: Parts
             sets[neighbours[edge], word] |= bit
 
 
+@compiled
+def touched_by(sets: Words, parts: int) -> Counts:
+    """Return the number of columns that each part touches, int64 (parts,)."""
+    touched = np.zeros(parts, np.int64)
+    for column in range(len(sets)):
+        for word in range(sets.shape[1]):
+            bits, part = sets[column, word], word << 6
+            while bits:
+                touched[part] += np.int64(bits & np.uint64(1))
+                bits >>= np.uint64(1)
+                part += 1
+    return touched
+
+
 class WeighedRows(NamedTuple):
     """A weighted graph in the form that kernels take."""
 

@@ -2,14 +2,15 @@
 
 Li, Andersen and Smola, "Graph Partitioning via Parallel Submodular Approximation to Accelerate Distributed Machine
 Learning", 2015. Where the paper and its authors' code differ, this module follows the code: parts take rows in turn. In
-the paper the part that touches the fewest columns takes the next row, which gives some parts 1.4 to 1.9 times as many
-rows as others. If shares or works are unequal, the part with the least work relative to its share takes the next row.
+the paper the part that touches the fewest columns takes the next row (Algorithm 3, line 6; an option), which gives some
+parts 1.4 to 1.9 times as many rows as others. If shares or works are unequal, the part with the least work relative to
+its share takes the next row.
 The cost of a row is the number of columns that it brings to the part. Of rows with equal cost the one with the most
 columns is taken; of several, the first. Columns count 1 each.
 
-A single block is assigned by Algorithm 3, several blocks in parallel by Algorithm 4; one block without a warm-up is
-Algorithm 1. Threads read the next blocks while earlier ones are assigned. Neighbour sets are updated only by the main
-thread, between blocks and in the order of blocks, so the number of threads does not affect the result.
+A single block is assigned by Algorithm 3, several blocks in parallel by Algorithm 4; for Algorithm 1, whose steps take
+sets of rows, see `parsa_sets`. Threads read the next blocks while earlier ones are assigned. Neighbour sets are updated
+only by the main thread, between blocks and in the order of blocks, so the number of threads does not affect the result.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from gridml.placement.base import (
     options_of,
 )
 from gridml.placement.bipartite import MAX_COUNT, Bipartite, Ids
-from gridml.placement.neighbours import Words, no_sets
+from gridml.placement.neighbours import Words, no_sets, touched_by
 from gridml.placement.parsa_numbering import Block, forget, gather, keep, numbered
 from gridml.placement.serving import served
 
@@ -74,6 +75,7 @@ def deal(
     graph.
 
     Parts take turns from `first_part` on, or in the order of a `fill`. Of rows with equal cost a part takes the first.
+    The load of a `fill` without weights is the number of columns that each part touches (line 6 of Algorithm 3).
     `touched` (m, words) are the parts that touch each of the block's columns, as bits; it is updated. `cost` (parts, n)
     is scratch, and `gone` the largest number that it can hold.
     """
@@ -103,11 +105,11 @@ def deal(
                 bound_of_part[group] = _least(members)  # the row of the bound was assigned: correct it and retry
             else:
                 i += group << shift
+        if fill is not None:
+            fill.load[part] += fill.weights[rows[i]] if len(fill.weights) else of_part[i]
         for other in range(k):
             cost[other, i] = gone
         parts[rows[i]] = part
-        if fill is not None:
-            fill.load[part] += fill.weights[rows[i]]
         word, bit = part >> 6, np.uint64(1) << np.uint64(part & 63)
         for here in range(block.alone[i], block.alone[i + 1]):
             touched[here, word] |= bit
@@ -257,7 +259,9 @@ class Dealer:
                 read = reading.popleft().result()
                 touched = gather(read.block, self.sets)
                 fill = self._fill
-                if fill is not None:
+                if fill is not None and not len(fill.weights):
+                    fill = fill._replace(load=touched_by(self.sets, self._parts).astype(np.float64))
+                elif fill is not None:
                     fill = fill._replace(load=self._load[int(step >= warm_up)] / (1 + self._delay))
                 dealing.append(threads.submit(self._deal, read, touched, first_part, fill, only=step <= only))
                 first_part = (first_part + len(read.rows)) % self._parts
@@ -329,6 +333,9 @@ class ParsaOptions(Options):
     """Number of preceding blocks whose result a block does not see (τ in the paper), so that all can run in parallel.
     The delay changes the result. None: the number of threads minus 1."""
     threads: int = 1  #: number of threads; for a given `delay` it does not change the result
+    least_touched: bool = False
+    """The part that touches the fewest columns takes the next row, as printed (Algorithm 3, line 6). Parts then differ
+    in their numbers of rows. It excludes shares and row weights. False: parts take rows in turn."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -366,7 +373,12 @@ def deal_out(graph: Bipartite, parts: int, options: ParsaOptions) -> tuple[Rows,
         warm_up = 1 + (most - 1) // options.at_once * options.at_once
     else:
         warm_up = min(len(blocks), options.warm_up)
-    dealer = Dealer(graph, parts, options.threads, options.at_once - 1, fill_of(graph, parts, options))
+    fill = fill_of(graph, parts, options)
+    if options.least_touched:
+        if fill is not None:
+            raise UsageError("got shares or row weights with least_touched; expected equal rows, which it counts.")
+        fill = Fill(np.zeros(parts), np.full(parts, 1 / parts), np.empty(0, np.int64))
+    dealer = Dealer(graph, parts, options.threads, options.at_once - 1, fill)
     dealer.deal_out(blocks, warm_up)
     return dealer.rows, dealer.sets, f"parsa, {len(blocks)} blocks after {warm_up} to warm up"
 

@@ -45,7 +45,7 @@ class Traffic:
     touched: Counts  #: |N(U_i)|, the weight of the columns that these rows touch
     travelling: Counts
     """The traffic to and from the part in a round: |N(U_i) \\ V_i| + Σ_{j≠i} |V_i ∩ N(U_j)| in a mesh (Li, Andersen and
-    Smola, equation 3), |N(U_i)| in a star."""
+    Smola, equation 7; Duan, Wang and Wu, equation 3), |N(U_i)| in a star."""
     shares: Shares  #: the target fractions of all work, float64 (parts,)
 
     @property

@@ -172,12 +172,10 @@ def fit(tally: Touches, rng: np.random.Generator, bounds: Bounds, aim: Aim, push
         done += 1
 
 
-def fit_and_polish(tally: Touches, rng: np.random.Generator, bounds: Bounds, at_worst: Bounds | None, aim: Aim) -> None:
-    """Bring parts within `bounds`, then run up to two passes without heat. If rows differ in work, this can fail; then
-    parts are brought within `at_worst`, which is always possible."""
-    fit(tally, rng, bounds, aim, None if at_worst is None else MAX_PUSHES)
-    if at_worst is not None:
-        fit(tally, rng, at_worst, aim)
+def fit_and_polish(tally: Touches, rng: np.random.Generator, bounds: Bounds, aim: Aim) -> None:
+    """Bring parts within `bounds`, then run up to two passes without heat. If rows differ in size, parts can remain
+    outside the bounds."""
+    fit(tally, rng, bounds, aim, MAX_PUSHES)
     for _ in range(2):
         if not tally.sweep(rng, bounds, aim):
             break

@@ -20,7 +20,7 @@ Words = NDArray[np.uint64]
 Bits = NDArray[np.uint16]
 BITS = 16  # parts per word of `state`; the usual 16 parts take 4 bytes per column, which fit the caches
 _FULL = 255  # the columns that a counter of one byte can count before it must be read and cleared
-_BENT = 0.03  # the exact change is computed if a move changes a part's slope (`_slopes`) by over twice this fraction
+_BENT = 0.03  # the exact change is computed if a move changes a part's slope (`slopes`) by over twice this fraction
 _FAR = 12.0  # losses above this multiple of the heat are rejected at once; a draw would accept 1 in 160,000
 
 
@@ -217,7 +217,7 @@ def sweep(
     weight, bend, plain = np.empty(k), np.empty(k), np.empty(k)
     for part in range(k):
         plain[part] = flat if pace is None else flat * pace.cost[part]
-        weight[part], bend[part] = _slopes(touched[part], part, pace, mean, power)
+        weight[part], bend[part] = slopes(touched[part], part, pace, mean, power)
     byte = np.uint64(255)
     random = np.uint64(seed * 2654435761 + 88172645463325252)
     moved = 0
@@ -325,7 +325,7 @@ def sweep(
         load[a] -= size
         load[best] += size
         for changed in (np.int64(a), np.int64(best)):
-            weight[changed], bend[changed] = _slopes(touched[changed], int(changed), pace, mean, power)
+            weight[changed], bend[changed] = slopes(touched[changed], int(changed), pace, mean, power)
         moved += 1
     return moved
 
@@ -339,7 +339,7 @@ def _part_cost(touched: float, part: int, pace: PartRates | None) -> float:
 
 
 @compiled
-def _slopes(touched: int, part: int, pace: PartRates | None, mean: float, power: int) -> tuple[float, float]:
+def slopes(touched: int, part: int, pace: PartRates | None, mean: float, power: int) -> tuple[float, float]:
     """Return the increase of the aim, without its `flat` term, by one more column in a part, and half the relative
     growth of that increase per column."""
     part_costs = _part_cost(touched, part, pace)

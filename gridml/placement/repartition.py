@@ -315,7 +315,7 @@ class _Rows:
         rng = np.random.default_rng([options.seed, 3])
         # With these bounds some part always has room for a row, even for the heaviest.
         roomy = sizes(given.work, parts, options.slack, LOOSE, options.fractions, given.heaviest)._replace(least=0)
-        on_the_way, (tight, at_worst) = bounds_of(given, parts, options, LOOSE), ends_of(given, options, parts)
+        on_the_way, (tight, final) = bounds_of(given, parts, options, LOOSE), ends_of(given, options, parts)
         waiting = np.flatnonzero(rows < 0).astype(np.int32)
         power = POWERS[options.objective]
         self._sweep(rng.permutation(waiting), roomy, cost, power)
@@ -327,9 +327,10 @@ class _Rows:
         for steep in EVENING if options.objective == MEMORY else ():
             power = min(steep, max_power(parts))  # no part touches more than `parts` times the mean
             self._sweep(rng.permutation(everyone), on_the_way, cost, power)
-        self._fit(rng, tight, cost, power, None if at_worst is None else MAX_PUSHES)
-        if at_worst is not None:
-            self._fit(rng, at_worst, cost, power)
+        weighted = given.row_weights is not None
+        self._fit(rng, tight, cost, power, MAX_PUSHES if weighted else None)
+        if weighted:
+            self._fit(rng, final, cost, power)
         for _ in range(2):
             self._sweep(rng.permutation(everyone), tight, cost, power)
         return rows

@@ -16,6 +16,7 @@ from gridml.placement.bipartite import Bipartite
 from gridml.placement.quality import traffic
 from tests.support.graphs import grouped, uneven
 
+PRINTED = {"parsa-sets", "tsh-printed", "mbp-printed"}  # as printed: slower, and not as good
 EVERY = pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
 
 
@@ -31,10 +32,16 @@ def same(one: Placement, other: Placement) -> bool:
 )
 def test_every_row_and_column_has_a_part(method: Method, edges: list[tuple[int, int]], parts: int, seed: int) -> None:
     graph = Bipartite.from_edges([u for u, _ in edges], [v for _, v in edges], (12, 9))
-    placed = method.place(graph, parts, Options(seed=seed))
+    try:
+        placed = method.place(graph, parts, Options(seed=seed))
+    except UsageError as failed:  # Parsa's Algorithm 1 can fail; its proposition holds for k > θ only
+        assert method.name == "parsa-sets" and "Algorithm 1 failed" in str(failed)
+        return
     found = traffic(graph, placed)
     assert placed.rows.dtype == placed.columns.dtype == np.int32
-    assert found.rows.sum() == 12 and found.rows.max() <= -(-12 // parts) + 1
+    # Parsa's Algorithm 1 lets a part have three times its share, and √(n / log n) rows of those that are left.
+    most = 36 / parts + 3 if method.name == "parsa-sets" else -(-12 // parts)
+    assert found.rows.sum() == 12 and found.rows.max() <= most
     assert same(placed, method.place(graph, parts, Options(seed=seed))), "the same seed gives the same placement"
 
 
@@ -142,7 +149,7 @@ def test_more_parts_than_bits_of_a_word(method: Method) -> None:
     graph = grouped(900, 400, 6)
     placed = method.place(graph, 130, Options())
     assert set(placed.rows.tolist()) == set(range(130))
-    assert traffic(graph, placed).rows.max() <= -(-900 // 130) + 1
+    assert traffic(graph, placed).rows.max() <= -(-900 // 130)
 
 
 @EVERY
@@ -160,7 +167,7 @@ def test_what_cannot_be_placed_is_refused(method: Method, rows: int, parts: int,
         method.place(Bipartite.from_edges([], [], (rows, 2)), parts, Options())
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if not name.startswith("random")])
+@pytest.mark.parametrize("name", sorted(METHODS.keys() - {"random", "random-served"} - PRINTED))
 def test_groups_are_found(name: str) -> None:
     """Rows of a group touch the same columns, so a good method nearly halves the traffic; one that sees each row only
     once may save a third."""

@@ -23,14 +23,14 @@ def graph_of(edges: list[tuple[int, int]]) -> Bipartite:
     return Bipartite.from_edges([u for u, _ in edges], [v for _, v in edges], (20, 15))
 
 
-def plainly(graph: Bipartite, parts: int) -> list[int]:
-    """Algorithm 1 with sets: each part in turn takes the remaining row that adds the fewest new columns; ties go to the
-    row that touches most columns, then to the first."""
+def plainly(graph: Bipartite, parts: int, *, least_touched: bool = False) -> list[int]:
+    """Algorithm 3 with sets: each part in turn, or the part that touches the fewest columns, takes the remaining row
+    that adds the fewest new columns; ties go to the row that touches most columns, then to the first."""
     touched: list[set[int]] = [set() for _ in range(parts)]
     rows = [set(graph.neighbours[a:b].tolist()) for a, b in zip(graph.offsets, graph.offsets[1:], strict=False)]
     left, part_of = set(range(graph.rows)), [-1] * graph.rows
     for turn in range(graph.rows):
-        part = turn % parts
+        part = min(range(parts), key=lambda part: len(touched[part])) if least_touched else turn % parts
         row = min(left, key=lambda row: (len(rows[row] - touched[part]), -len(rows[row]), row))
         part_of[row] = part
         touched[part] |= rows[row]
@@ -48,15 +48,29 @@ def touching(graph: Bipartite, rows: list[int]) -> list[set[int]]:
 
 
 @given(EDGES, st.integers(1, 20))
-def test_one_block_without_warm_up_is_algorithm_1(edges: list[tuple[int, int]], parts: int) -> None:
+def test_one_block_without_warm_up_is_algorithm_3(edges: list[tuple[int, int]], parts: int) -> None:
     graph = graph_of(edges)
     assert deal_out(graph, parts, ParsaOptions(blocks=1, warm_up=0))[0].tolist() == plainly(graph, parts)
 
 
 @pytest.mark.parametrize("parts", [3, 70])
-def test_algorithm_1_where_groups_of_rows_are_searched(parts: int) -> None:
+def test_algorithm_3_where_groups_of_rows_are_searched(parts: int) -> None:
     graph = grouped(700, 300, 8)
     assert deal_out(graph, parts, ParsaOptions(blocks=1, warm_up=0))[0].tolist() == plainly(graph, parts)
+
+
+@given(EDGES, st.integers(1, 20))
+def test_the_part_that_touches_least_can_be_next_as_printed(edges: list[tuple[int, int]], parts: int) -> None:
+    graph, options = graph_of(edges), ParsaOptions(blocks=1, warm_up=0, least_touched=True)
+    assert deal_out(graph, parts, options)[0].tolist() == plainly(graph, parts, least_touched=True)
+
+
+def test_the_part_that_touches_least_evens_out_columns_and_not_rows() -> None:
+    graph = grouped(2000, 1000, 8)
+    printed, ours = (traffic(graph, Parsa().place(graph, 8, ParsaOptions(least_touched=way))) for way in (True, False))
+    assert np.ptp(printed.touched) < np.ptp(ours.touched) and printed.balance > 1.05 > ours.balance
+    with pytest.raises(UsageError, match="got shares or row weights with least_touched"):
+        Parsa().place(graph, 2, ParsaOptions(least_touched=True, shares=(1.0, 2.0)))
 
 
 @given(EDGES, st.integers(1, 5), st.integers(1, 7), st.integers(0, 5), st.integers(0, 3), st.integers(1, 3))

@@ -126,7 +126,9 @@ def test_users_that_buy_the_same_are_placed_together_and_that_is_kept(tmp_path: 
     assert other is not None and other.sha256 == spec.placement.sha256, "the same seed places them alike"
 
 
-@pytest.mark.parametrize("method", sorted(METHODS.keys() - {"auto", "tsh", "mbp"}))
+@pytest.mark.parametrize(
+    "method", sorted(METHODS.keys() - {"auto", "tsh", "mbp", "parsa-sets", "tsh-printed", "mbp-printed"})
+)
 def test_any_method_can_be_asked_for_and_the_command_line_goes_before_the_program(method: str, tmp_path: Path) -> None:
     spec, report = placed(spec_of(graph(), asked=method, said="none"), tmp_path)
     assert spec.placement is not None and report is not None
