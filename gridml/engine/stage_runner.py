@@ -350,8 +350,14 @@ class StageRunner:
         if edge not in self._borders:
             self._borders[edge] = np.empty((stage_jobs.SIDE + 1, len(csr.begins)), np.int64)
         limits = stage_jobs.limits_of(csr.ends[csr.offsets[start] : csr.offsets[stop]])
-        ascend = border_finder()(start, stop, csr.offsets, csr.ends, limits, self._borders[edge])
-        return read_only(self._borders[edge]) if ascend else None
+        found: list[bool] = []
+
+        def find(first: int, last: int) -> None:
+            found.append(border_finder()(first, last, csr.offsets, csr.ends, limits, self._borders[edge]))
+
+        parts = stage_jobs.groups(csr.offsets, start, stop, self._threads)
+        stage_jobs.do_all([partial(find, first, last) for first, last in pairwise(parts)], self._threads)
+        return read_only(self._borders[edge]) if all(found) else None
 
     def _edges(self, name: str) -> Csr:
         if name not in self._csr:
