@@ -1,7 +1,5 @@
 """Topics of the King James Bible: Gibbs sampling (Griffiths and Steyvers, PNAS 2004, equation 5), see docs/lda.md."""
 
-import numpy as np
-
 import gridml
 from gridml import counters
 
@@ -11,7 +9,7 @@ TOPICS, ALPHA, BETA, EPOCHS = 100, 0.1, 0.01, 15
 class Corpus(gridml.Vertex):  # one vertex: how often each topic is used, and working memory of a worker
     count = gridml.array("int32", (TOPICS,))
     words, counted = gridml.array("float32"), gridml.array("float32")
-    mine, sums = gridml.counter(TOPICS), gridml.scratch("float32", (TOPICS,))
+    mine, parts = gridml.counter(TOPICS), gridml.scratch("float32", (TOPICS,))
     aggregate = gridml.by_name({"*/count": gridml.add(), "*": gridml.owned()})
 
 
@@ -43,18 +41,19 @@ def sample(chapter: Chapter, tokens: gridml.Links[Word], at: Corpus) -> None:
         old = token.topic
         counters.take(at.mine, old)
         own = (token.end.count[old] - at.counted + BETA) / (at.count[old] - at.counted + BETA * at.words)
-        near, accepted = counters.weigh(at.mine, token.end.phi, at.sums), False
+        near, accepted = counters.weigh(at.mine, token.end.phi, at.parts, old, own), False
         while not accepted:
             u = gridml.uniform() * (near + ALPHA * token.end.upto[TOPICS - 1])
             far = (u - near) / ALPHA
-            new = counters.draw(at.mine, at.sums, u) if u < near else counters.search(token.end.upto, TOPICS, far)
-            accepted = new != old or gridml.uniform() * token.end.phi[old] < own  # own is without this token
+            new = counters.draw(at.mine, at.parts, u) if u < near else counters.search(token.end.upto, TOPICS, far)
+            accepted = u < near or new != old or gridml.uniform() * token.end.phi[old] < own
         counters.put(at.mine, new)
-        token.topic = new
-        token.end.count[old] -= 1  # in force when the mini-batch ends
-        token.end.count[new] += 1
-        at.count[old] -= 1
-        at.count[new] += 1
+        if new != old:
+            token.topic = new
+            token.end.count[old] -= 1  # in force when the mini-batch ends
+            token.end.count[new] += 1
+            at.count[old] -= 1
+            at.count[new] += 1
 
 
 def chapters() -> tuple[gridml.datasets.Corpus, gridml.datasets.Corpus]:
@@ -63,7 +62,7 @@ def chapters() -> tuple[gridml.datasets.Corpus, gridml.datasets.Corpus]:
 
 def graph() -> gridml.Graph:
     (kept, _), g = chapters(), gridml.Graph()
-    topic = np.random.default_rng(0).integers(0, TOPICS, len(kept.word))
+    topic = kept.first_topics(TOPICS)
     count = kept.counts(topic, TOPICS)
     g.add(Corpus, count=count.sum(0)[None], words=len(count), counted=1)
     g.add(Word, ids=kept.vocabulary, count=count)

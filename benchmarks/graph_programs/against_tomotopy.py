@@ -57,15 +57,18 @@ class Size:
 
 SIZES = sized(
     (
-        Size(1_000, (25, 50, 75), 120, 5, 0.5, Peer(interval=5), Settings(damped=0.5, floor=1e-2)),
-        Size(100, (50, 100, 200), 300, 10, 1.0, Peer(interval=5), Settings(damped=0.5, floor=1e-2)),
+        Size(1_000, (25, 50, 75), 120, 2, 0.5, Peer(interval=5), Settings(damped=0.5, floor=1e-2, few=3)),
+        Size(100, (50, 100, 200), 300, 5, 1.0, Peer(interval=5), Settings(damped=0.5, floor=3e-2, few=5)),
     ),
     (Size(10, (5, 10), 4, 2, 1.0, Peer(), Settings()),),
 )
 PEERS = sized((Peer(), Peer(5), Peer(10, 30)), (Peer(),))
 OURS = sized(
-    (Settings(), Settings(damped=0.5), Settings(damped=0.5, floor=1e-2), Settings(every=3), Settings(size=1_000)),
-    (Settings(),),
+    (
+        *(Settings(damped=0.5, floor=1e-2, few=few) for few in (0, 3, 5, 10)),
+        Settings(damped=0.5, floor=3e-2, few=5),
+    ),
+    (Settings(), Settings(few=3)),
 )
 TOMOTOPY = """
 import sys, time

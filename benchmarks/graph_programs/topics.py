@@ -24,6 +24,7 @@ class Settings:
     every: int = 1  #: passes between two steps of the weights
     damped: float = 1.0  #: the exponent of a step
     floor: float = 1e-5  #: the least weight of a topic
+    few: int = 0  #: topics with which a text begins, drawn at random; 0: one is drawn for each token
 
 
 class Corpus(gridml.Vertex):
@@ -32,7 +33,7 @@ class Corpus(gridml.Vertex):
     alpha, weights = gridml.array("float32", (TOPICS,)), gridml.array("float32")  # of each topic, and their sum
     more = gridml.accumulator("float64", (TOPICS,))
     less = gridml.accumulator("float64")
-    mine, sums = gridml.counter(TOPICS), gridml.scratch("float32", (TOPICS,))
+    mine, parts = gridml.counter(TOPICS), gridml.scratch("float32", (TOPICS,))
     aggregate = gridml.by_name({"*/count": gridml.add(), "*": gridml.owned()})
 
 
@@ -75,22 +76,11 @@ def sample(text: Text, tokens: gridml.Links[Word], at: Corpus) -> None:
         counters.take(at.mine, old)
         size = np.float32(at.count[old]) + BETA * at.words  # so that `own` is the probability without this token
         own = max(token.end.phi[old] * size - 1.0, BETA) / (size - 1.0)
-        near, n = 0.0, counters.size(at.mine)
-        for i in range(n):
-            at.sums[i] = np.float32(at.mine[1, i]) * token.end.phi[at.mine[0, i]]
-        place = at.mine[2, old] - 1
-        if place >= 0:
-            at.sums[place] = np.float32(at.mine[1, place]) * own
-        for i in range(n):
-            near += at.sums[i]
+        near = counters.weigh(at.mine, token.end.phi, at.parts, old, own)
         while True:
-            u = gridml.uniform() * (near + token.end.far)
+            u = np.float32(gridml.uniform()) * (near + token.end.far)
             if u < near:
-                i = 0
-                while i < n - 1 and u >= at.sums[i]:
-                    u -= at.sums[i]
-                    i += 1
-                new = at.mine[0, i]
+                new = counters.draw(at.mine, at.parts, u)
                 break
             new = counters.search(token.end.upto, TOPICS, u - near)
             if new != old or gridml.uniform() * token.end.phi[old] < own:
@@ -111,7 +101,11 @@ def program(found: Texts, settings: Settings, seed: int) -> gridml.Program:
     """Return the program for some texts. Each token begins with a topic drawn at random."""
 
     def graph() -> gridml.Graph:
-        topic = np.random.default_rng(seed).integers(0, TOPICS, len(found.word))
+        rng, texts = np.random.default_rng(seed), len(found.offsets) - 1
+        topic = rng.integers(0, settings.few or TOPICS, len(found.word))
+        if settings.few:
+            begins = rng.integers(0, TOPICS, (texts, settings.few))
+            topic = begins[np.repeat(np.arange(texts), np.diff(found.offsets)), topic]
         count = np.bincount(found.word * TOPICS + topic, minlength=found.words * TOPICS).astype(np.int32)
         count, g = count.reshape(-1, TOPICS), gridml.Graph()
         alpha = np.full((1, TOPICS), ALPHA)

@@ -81,9 +81,9 @@ def _graph(program: Program, tensors: Values, ids: Mapping[str, Array], new: Map
             f"trained with gridml.load, and call that."
         )
     if shape.is_linked or shape.drawn is not None:
-        of = shape.driver.__name__ if shape.drawn is None else shape.drawn.__name__
+        named = (shape.drawn or shape.driver).__name__
         raise ProgramError(
-            f"gridml.infer looks at new vertices one by one, and the exchanges of the program look at all of {of} "
+            f"gridml.infer looks at new vertices one by one, and the exchanges of the program look at all of {named} "
             f"together; run gridml.compute on a graph that has the new vertices, too."
         )
     driver, contexts = shape.driver.__name__, [of.name for of in shape.contexts]

@@ -34,17 +34,25 @@ class _LightCache(_Cache):  # type: ignore[misc]
 @overload
 def compiled(function: Callable[_P, _R]) -> Callable[_P, _R]: ...
 @overload
-def compiled(function: Callable[_P, _R], *, fast: Collection[str], keep: bool = True) -> Callable[_P, _R]: ...
-def compiled(function: Callable[_P, _R], *, fast: Collection[str] | None = None, keep: bool = True) -> Callable[_P, _R]:
+def compiled(
+    function: Callable[_P, _R], *, fast: Collection[str], keep: bool = True, inlined: bool = False
+) -> Callable[_P, _R]: ...
+def compiled(
+    function: Callable[_P, _R], *, fast: Collection[str] | None = None, keep: bool = True, inlined: bool = False
+) -> Callable[_P, _R]:
     """Compile a function of numbers and arrays to machine code that runs without the GIL.
 
     Kernels may take many arrays as separate arguments. numba counts a reference each time an array is read from a
     tuple, and only drops branches on None for plain arguments.
 
     With `fast`, flags of LLVM for floating-point numbers, a division by zero gives infinity or NaN as in numpy. Without
-    `keep` the machine code is not cached: it is part of that of the functions that call it.
+    `keep` the machine code is not cached: it is part of that of the functions that call it. With `inlined` it is copied
+    to each call, and arrays are passed without counting references: topics are drawn in three quarters of the time. The
+    function must make no arrays.
     """
     options: dict[str, Any] = {} if fast is None else {"fastmath": set(fast), "error_model": "numpy"}
+    if inlined:
+        options |= {"forceinline": True, "_nrt": False}
     dispatcher: Any = numba.njit(nogil=True, **options)(function)
     if keep:
         dispatcher._cache = _LightCache(function)  # as `cache=True` does with numba's own cache

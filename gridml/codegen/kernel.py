@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from types import FunctionType
 from typing import Any
 
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from gridml.codegen.cache import module_of
 from gridml.codegen.held import held
-from gridml.codegen.rewrite import PlainRewriter, StageRewriter, listed, narrowed
+from gridml.codegen.rewrite import PlainRewriter, StageRewriter, grows, is_totalled, listed, narrowed
 from gridml.codegen.stage_code import Access, Code, Fields, check_nodes, own_functions
 from gridml.model.stage_fields import accumulator
 from gridml.model.stages import ApplyStage, ExchangeStage, Part
@@ -137,7 +138,9 @@ class _Writer:
         for statement in self._code.body:
             pass_one.visit(copy.deepcopy(statement))  # finds the fields; the numbers' dtype follows from these
         dtype = self._fields.float_dtype(pass_one.accesses.values())
-        rewriter = StageRewriter(self._fields, dtype, pass_one.written, gathers=not self._pushes)
+        rewriter = StageRewriter(
+            self._fields, dtype, pass_one.written, pass_one.unbounded, gathers=not self._pushes
+        )
         body = [each for statement in self._code.body for each in listed(rewriter.visit(copy.deepcopy(statement)))]
         columns = [self._column(name, access, rewriter) for name, access in sorted(rewriter.accesses.items())]
         when = self._when() if edges else None
@@ -147,7 +150,8 @@ class _Writer:
         self._header(columns, draws=rewriter.draws)
         for name, function in own_functions(self._code, self._fields).items():
             self._function(name, function, dtype)
-        self._kernel(columns, list(numbers), body, when, draws=rewriter.draws)
+        changes = {name: count for name, count in rewriter.changes.items() if name not in rewriter.unbounded}
+        self._kernel(columns, list(numbers), body, when, changes, draws=rewriter.draws)
         text = "\n".join([*self._text, ""])
         return Kernel(text, tuple(columns), tuple(numbers.items()), self._lines, rewriter.draws)
 
@@ -181,10 +185,13 @@ class _Writer:
         helpers = [(("_grown", "_at"), _LOGS)] if any(column.logs for column in columns) else []
         for names, lines in (*helpers, *([(("_random",), _RANDOM)] if draws else [])):
             self._text += ["", *lines, ""]
-            self._text += [f"{name} = compiled({name}, {self._options()}, keep=False)" for name in names]
+            self._text += [self._helper(name, inlined=name != "_grown") for name in names]
 
     def _options(self) -> str:
         return f"fast={() if self._exact else FAST!r}"
+
+    def _helper(self, name: str, *, inlined: bool) -> str:
+        return f"{name} = compiled({name}, {self._options()}, keep=False, inlined={inlined})"
 
     def _function(self, name: str, function: FunctionType, dtype: np.dtype[Any]) -> None:
         """Write one of the user's plain functions. Its numbers are constants."""
@@ -194,7 +201,7 @@ class _Writer:
         body = [each for statement in code.body for each in listed(rewriter.visit(copy.deepcopy(statement)))]
         self._text += ["", f"def _{name}({', '.join(code.parameters)}):"]
         self._body(code, body, 1)
-        self._text += ["", f"_{name} = compiled(_{name}, {self._options()}, keep=False)", ""]
+        self._text += ["", self._helper(f"_{name}", inlined=True), ""]
 
     def _kernel(
         self,
@@ -202,6 +209,7 @@ class _Writer:
         numbers: Sequence[str],
         body: list[ast.stmt],
         when: Access | None,
+        changes: Mapping[str, int],
         *,
         draws: bool,
     ) -> None:
@@ -215,21 +223,31 @@ class _Writer:
         arguments += [f"{name}{part}" for name in logs for part in ("__at", "__by")]
         text += ["", f"def kernel({', '.join([*arguments, *numbers])}):"]
         text += [f"    {name}__n = 0" for name in logs]
+        totals = [column.access for column in columns if column.logs and is_totalled(column.access)]
+        sizes = {access.array: (prod(access.declared.shape), access.declared.dtype) for access in totals}
+        text += [f"    {name}__total = np.zeros({size}, np.{dtype})" for name, (size, dtype) in sizes.items()]
         sums = [column.access for column in columns if column.access.is_summed]
         for access in sums:
             zero = f"np.zeros_like({access.array})" if access.declared.shape else f"np.{access.declared.dtype}(0)"
             text += [f"    {access.array}__sum = {zero}"]
         depth = 2
         text += ["    _state = np.empty(1, np.uint64)"] * draws
+
+        def room(row: str) -> list[str]:
+            """Give logs room for all changes at the edges of a row, so that its loops need no test, which takes a third
+            of a draw of a topic."""
+            edges = f"(1 + _to[{row}] - _from[{row}])"
+            return self._indented(2, [grows(n, f"{n}__n + {c} * {edges}") for n, c in changes.items()])
+
         gathered = [column.access for column in columns if column.access.is_gathered and not self._pushes]
         if self._pushes:
-            text += ["    for _i in range(len(_order)):", "        _x = np.uint64(_order[_i])"]
+            text += ["    for _i in range(len(_order)):", "        _x = np.uint64(_order[_i])", *room("_x")]
             text += ["        for _e in range(np.uint64(_from[_x]), np.uint64(_to[_x])):"]
             text += ["            _y = np.uint64(_ends[_e])"]
             depth = 3
         elif isinstance(self._stage, ExchangeStage) and self._stage.is_turned:
             # An unsigned index needs no test for a negative one, which takes a third of the time.
-            text += ["    for _y in range(np.uint64(_start), np.uint64(_stop)):"]
+            text += ["    for _y in range(np.uint64(_start), np.uint64(_stop)):", *room("_y")]
             text += [f"        {each.array}__sum = {_first(each)}" for each in gathered]
             text += ["        for _e in range(np.uint64(_from[_y]), np.uint64(_to[_y])):"]
             text += ["            _x = np.uint64(_ends[_e])"]
@@ -241,11 +259,13 @@ class _Writer:
             text += ["        _state[0] = _seed ^ (np.uint64(_ids[_x]) * np.uint64(0xD1342543DE82EF95))"] * draws
             text += ["        _random(_state)"] * draws
             text += [f"        if not {when.array}[_x]:", "            continue"] * (when is not None) if when else []
+            text += room("_x")
             if not any(each.part is Part.LINKS for each in self._stage.arguments):
-                text += ["        for _e in range(_from[_x], _to[_x]):", "            _y = _ends[_e]"]
+                text += ["        for _e in range(_from[_x], _to[_x]):", "            _y = np.uint32(_ends[_e])"]
                 depth = 3
         else:
             text += ["    for _i in range(len(_order)):", "        _x = _order[_i]"]
+            text += self._indented(2, [grows(name, f"{name}__n + {count}") for name, count in changes.items()])
         self._body(self._code, body, depth)
         for access in gathered:
             declared = access.declared
@@ -263,9 +283,16 @@ class _Writer:
                 text += [f"    {name}[:] = np.maximum({name}, {name}__sum)"]
             else:
                 text += [f"    {name}[0] = max({name}[0], {name}__sum)"]
+        for name, (size, _) in sizes.items():
+            lines = [grows(name, str(size)), f"for _i in range({size}):", f"    {name}__at[_i] = _i"]
+            text += self._indented(1, [*lines, f"    {name}__by[_i] = {name}__total[_i]", f"{name}__n = {size}"])
         if logs:
             text += [f"    return {', '.join(f'({name}__at, {name}__by, {name}__n)' for name in logs)},"]
         text += ["", "", f"kernel = compiled(kernel, {self._options()})"]
+
+    @staticmethod
+    def _indented(depth: int, statements: Iterable[str]) -> list[str]:
+        return [f"{'    ' * depth}{line}" for statement in statements for line in statement.splitlines()]
 
     def _body(self, code: Code, body: Iterable[ast.stmt], depth: int) -> None:
         """Append statements, and record which line of the user's each comes from."""

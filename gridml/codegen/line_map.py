@@ -19,7 +19,10 @@ _INSTEAD = (
         r"[Vv]ariable '?(\w+?)(?:\.\d+)?'? (?:is not defined|referenced before)",
         r"\1 may have no value here; set it before the if",
     ),
-    (r"Function\(<built-in function setitem>\)", "an array was assigned to one number; write a loop over its elements"),
+    (
+        r"Function\(<built-in function setitem>\)|Only accept returning of array",
+        "an array was assigned to one number; write a loop over its elements",
+    ),
     (r"No implementation of function Function\(<built-in function (\w+)>\)", r"\1 is not defined for these values"),
 )
 

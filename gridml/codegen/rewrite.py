@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ast
 import copy
+import math
+from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
@@ -18,6 +20,8 @@ from gridml.codegen.stage_code import Access, Code, Fields, called, field_target
 from gridml.model.stage_fields import accumulator, scratch
 from gridml.model.stages import Part
 
+MAX_TOTALLED = 1 << 12  # elements of a field
+
 
 def listed(nodes: Any) -> list[ast.stmt]:
     return nodes if isinstance(nodes, list) else [nodes]
@@ -26,6 +30,19 @@ def listed(nodes: Any) -> list[ast.stmt]:
 def narrowed(value: Any, dtype: np.dtype[Any]) -> Any:
     """Return a number of the user's as an argument of a kernel: a float in `dtype`, others as they are."""
     return dtype.type(value) if type(value) is float else value
+
+
+def is_totalled(access: Access) -> bool:
+    """Return whether changes of a field, which go to a log, are first added up: whole numbers of a context, as their
+    sum is the same in any order, and many vertices change the same few."""
+    few = math.prod(access.declared.shape) <= MAX_TOTALLED
+    return access.argument.part is Part.CONTEXT and access.declared.dtype.kind in "iu" and few
+
+
+def grows(name: str, room: str) -> str:
+    """Return the statement that makes room in the log of an array."""
+    both = f"{name}__at, {name}__by"
+    return f"while len({name}__at) < {room}:\n    {both} = _grown({name}__at), _grown({name}__by)"
 
 
 class PlainRewriter(ast.NodeTransformer):
@@ -79,14 +96,24 @@ class StageRewriter(PlainRewriter):
     """Rewrites the body of a stage."""
 
     def __init__(
-        self, fields: Fields, dtype: np.dtype[Any], written: Collection[str] = (), *, gathers: bool = True
+        self,
+        fields: Fields,
+        dtype: np.dtype[Any],
+        written: Collection[str] = (),
+        unbounded: Collection[str] = (),
+        *,
+        gathers: bool = True,
     ) -> None:
-        """`written` names the arrays that the stage writes, once that is known. `gathers`: the kernel sums up what all
-        edges to one end add."""
+        """`written` names the arrays that the stage writes, once that is known, and `unbounded` those whose log may
+        have any number of changes for an edge. `gathers`: the kernel sums up what all edges to one end add."""
         super().__init__(fields.code, dtype)
         self._fields = fields
         self._in_place = written
         self._gathers = gathers
+        self._checked = unbounded
+        self._loops: list[bool] = []  # around the statement: True for a loop over links
+        self.changes: Counter[str] = Counter()  #: statements that append to a log, by name of the array
+        self.unbounded: set[str] = set()  #: names of the arrays for which such a statement is in a loop of another kind
         self.accesses: dict[str, Access] = {}  #: by name of the array
         self.written: set[str] = set()  #: names of the arrays that are written
         self.numbers: dict[str, Any] = {}  #: numbers of the module, by name
@@ -103,20 +130,30 @@ class StageRewriter(PlainRewriter):
                     f"for {ast.unparse(node.target)} in {ast.unparse(node.iter)} is not "
                     f"compiled; write a loop over range(n), or over an argument gridml.Links.",
                 )
-            self.generic_visit(node)
-            return node
+            return self._loop(node)
         if node.target.id not in self._fields.loops or node.iter.id != self._fields.loops[node.target.id].name:
             raise self._code.error(
                 node,
                 f"a loop over {node.iter.id} is not compiled; write range(n), or loop over an argument gridml.Links.",
             )
         link = node.target.id
+        self._loops.append(True)
         body = [each for statement in node.body for each in listed(self.visit(statement))]
-        find = ast.parse(f"_y_{link} = _ends[_e_{link}]").body[0]
+        self._loops.pop()
+        find = ast.parse(f"_y_{link} = np.uint32(_ends[_e_{link}])").body[0]
         span = ast.parse("range(_from[_x], _to[_x])", mode="eval").body
         target = ast.Name(f"_e_{link}", ast.Store())
         loop = ast.For(target, span, [ast.copy_location(find, node), *body], [])
         return ast.copy_location(loop, node)
+
+    def visit_While(self, node: ast.While) -> ast.stmt:
+        return self._loop(node)
+
+    def _loop(self, node: ast.For | ast.While) -> ast.stmt:
+        self._loops.append(False)
+        self.generic_visit(node)
+        self._loops.pop()
+        return node
 
     def visit_Assign(self, node: ast.Assign) -> Any:
         if len(node.targets) == 1:
@@ -267,6 +304,8 @@ class StageRewriter(PlainRewriter):
 
     def _log(self, access: Access, node: ast.AugAssign, value: ast.expr) -> list[ast.stmt]:
         """Return statements that append a change to the log of a field: (element of the flat array, change)."""
+        if self._loops not in ([], [True]):
+            self.unbounded.add(access.array)
         element = self._place(access, node.target, ast.Store())
         index: list[ast.expr] = []
         if isinstance(element, ast.Subscript):
@@ -277,14 +316,13 @@ class StageRewriter(PlainRewriter):
             at = ast.unparse(index[0])  # the row
         for size, each in zip(access.declared.shape, inner, strict=True):
             at = f"({at}) * {size} + _at({ast.unparse(each)}, {size})"
-        name, sign = access.array, "-" if isinstance(node.op, ast.Sub) else ""
-        lines = f"""
-if {name}__n == len({name}__at):
-    {name}__at, {name}__by = _grown({name}__at), _grown({name}__by)
-{name}__at[{name}__n] = {at}
-{name}__by[{name}__n] = {sign}({ast.unparse(value)})
-{name}__n += 1
-"""
+        name, change = access.array, f"{'-' if isinstance(node.op, ast.Sub) else ''}({ast.unparse(value)})"
+        if is_totalled(access):
+            lines = f"{name}__total[{at}] += np.{access.declared.dtype}({change})"
+        else:
+            self.changes[name] += 1
+            lines = f"{grows(name, f'{name}__n + 1')}\n" if name in self._checked else ""
+            lines += f"{name}__at[{name}__n] = {at}\n{name}__by[{name}__n] = {change}\n{name}__n += 1"
         made = ast.parse(lines).body
         for statement in made:
             for inside in ast.walk(statement):

@@ -55,6 +55,13 @@ class Corpus:
         key, count = np.unique(text * size + self.word, return_counts=True)
         return np.searchsorted(key, np.arange(len(self) + 1) * size), key % size, count
 
+    def first_topics(self, topics: int, few: int = 5, seed: int = 0) -> NDArray[np.int64]:
+        """Return a topic for each token, int64 (tokens,), to begin with: each text has a `few` topics at most, drawn at
+        random. Gibbs sampling needs fewer passes from these than from a topic drawn for each token."""
+        rng = np.random.default_rng(seed)
+        of_text = rng.integers(0, topics, (len(self), few))
+        return of_text[np.repeat(np.arange(len(self)), np.diff(self.offsets)), rng.integers(0, few, len(self.word))]
+
     def perplexity(self, phi: NDArray[Any], alpha: float) -> float:
         """Return the perplexity of every second word of all texts, given the others: document completion (Wallach et
         al., "Evaluation methods for topic models", ICML 2009, section 5).

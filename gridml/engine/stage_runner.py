@@ -412,7 +412,7 @@ def distinct(ends: Sequence[Array], rows: int) -> NDArray[np.int64]:
         return np.unique(np.concatenate(ends)).astype(np.int64)
     found = np.zeros(rows, np.bool_)
     for each in ends:
-        found[each] = True
+        found[each.astype(np.intp)] = True  # numpy converts int32 as well, in twice the time
     return np.flatnonzero(found)
 
 

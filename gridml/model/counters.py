@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 __all__ = ["draw", "empty", "put", "search", "size", "take", "weigh"]
 
 
@@ -52,20 +54,32 @@ def take(counts: Any, number: Any) -> None:
         counts[2, last] = end
 
 
-def weigh(counts: Any, weights: Any, sums: Any) -> Any:
-    """Write into `sums` the running sums of count times weight, `weights[number]`, over the numbers that there are.
-    Return the last, their total; 0 without numbers."""
+def weigh(counts: Any, weights: Any, parts: Any, number: Any, weight: Any) -> Any:
+    """Write into `parts`, which has the dtype of `weights`, count times weight of each number that there is. The weight
+    is `weights[number]`, and `weight` for the one given. Return the sum: 0 without numbers. Counts below 2^24 are
+    exact."""
     total = 0.0 * weights[0]
     for place in range(size(counts)):
-        total += counts[1, place] * weights[counts[0, place]]
-        sums[place] = total
+        # Numbers are not negative. numba need not test for it if their type says so, which takes 6% of a draw.
+        part = np.float32(counts[1, place]) * weights[np.uint32(counts[0, place])]
+        total += part
+        parts[place] = part
+    place = counts[2, number] - 1
+    if place >= 0:
+        total -= parts[place]
+        parts[place] = np.float32(counts[1, place]) * weight
+        total += parts[place]
     return total
 
 
-def draw(counts: Any, sums: Any, x: Any) -> Any:
-    """Return the number at which the running sums of `weigh` first exceed x: one drawn in proportion to count times
-    weight, if x is uniform from 0 to the total."""
-    return counts[0, search(sums, size(counts), x)]
+def draw(counts: Any, parts: Any, x: Any) -> Any:
+    """Return the number at which the running sum of the `parts` that `weigh` wrote first exceeds x: one drawn in
+    proportion to count times weight, if x is uniform from 0 to their sum."""
+    place, last = 0, size(counts) - 1
+    while place < last and x >= parts[place]:
+        x -= parts[place]
+        place += 1
+    return counts[0, place]
 
 
 def search(sums: Any, count: Any, x: Any) -> Any:

@@ -29,6 +29,7 @@ from math import exp
 import numpy as np
 
 import gridml
+from gridml import counters
 
 SIZE, HALF, TABLE, NAME = 3, 0.5, np.arange(3.0), "name"
 
@@ -40,6 +41,7 @@ class At(gridml.Vertex):
     by_size = gridml.accumulator("int64", (SIZE,))
     worst = gridml.accumulator("float32", by="max")
     hold = gridml.scratch("float32", (SIZE,))
+    mine = gridml.counter(SIZE)
     aggregate = gridml.by_name({"*/count": gridml.add(), "*": gridml.owned()})
     count = gridml.array("int32", (SIZE,))
 

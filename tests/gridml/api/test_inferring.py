@@ -200,4 +200,4 @@ def test_a_program_with_f_has_no_stages(tmp_path: Path) -> None:
 def test_a_program_that_looks_at_all_vertices_together_infers_nothing(tmp_path: Path, name: str, of: str) -> None:
     run = gridml.simulate(PROGRAMS / f"{name}.py", workers=1, cost=COSTS, run_dir=tmp_path / "run", epochs=1)
     with pytest.raises(ProgramError, match=f"look at all of {of} together; run gridml.compute on a graph"):
-        gridml.infer(run, {})
+        gridml.infer(run, {}, passes=1)

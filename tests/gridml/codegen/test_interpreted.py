@@ -12,6 +12,7 @@ import pytest
 from gridml.codegen import cache
 from gridml.codegen.cache import module_of
 from gridml.codegen.stage_code import StageError
+from gridml.engine import stage_runner
 from gridml.engine.update_runner import BatchFailed
 from gridml.model.loading import load
 from tests.support.stage_programs import EDGE, Found, Write, line_of, trained
@@ -42,8 +43,9 @@ ALIKE = {
                    "    user.bias = 2 * user.bias + abs(rating.weight)\nelse:\n"
                    "    user.bias -= min(rating.weight, at.rate) if item.q[0] > 0 else 0.3",
                    ("User.bias",)),
-    "counts": ("at.count[user.age] += 2\nat.by_size[(user.age + 1) % SIZE] += 1\nat.count[-1] -= 1\n"
-               "at.worst = max(at.worst, rating.weight)\nuser.bias += at.count[0]",
+    "counts": ("at.count[user.age] += 2\nat.count[1] -= 1.6\nat.count[-1] -= 1\n"
+               "at.by_size[(user.age + 1) % SIZE] += 1\nat.worst = max(at.worst, rating.weight)\n"
+               "user.bias += at.count[0]",
                ("At.count", "At.by_size", "At.worst", "User.bias")),
     "while": ("n = 0\nwhile n < 4:\n    n += 1\n    if n == 3:\n        continue\n    user.bias += n / 7",
               ("User.bias",)),
@@ -86,11 +88,29 @@ def test_changes_of_counts_are_in_force_when_the_mini_batch_ends(write: Write) -
     np.testing.assert_array_equal(found["User.bias"], bias)
 
 
-def test_more_changes_than_a_log_holds_at_first(write: Write) -> None:
-    found = check_alike(write("for n in range(700):\n    at.count[n % SIZE] += 1"), "At.count")
-    path = write("for n in range(700):\n    at.count[n % SIZE] += 1")
-    edges = len(load(path).build(path).tables["User"].edges["rated"].targets)
-    assert found["At.count"].sum() == 700 * edges + 3
+SAID = "user: User, word: Word, at: At"
+LOGGED = {
+    "total": ("for n in range(700):\n    at.count[n % SIZE] += 1", EDGE, "At.count", 700),
+    "loop": ("for n in range(90):\n    word.count[n % 2, 0] += 1", SAID, "Word.count", 90),
+    "edge": ("word.count[1, user.age] += 3\nword.count[0, -3] -= 1", SAID, "Word.count", 2),
+    "both": ("word.count[0, 0] += 1\nn = 0\nwhile n < 4:\n    n += 1\n    word.count[1, 2] += 2",
+             SAID, "Word.count", 9),
+    "links": ("for link in said:\n    link.end.count[0, 1] -= 1\n    if user.age:\n        continue\n"
+              "    link.end.count[0, 1] += 1\n    link.end.count[1, 1] += 1 + user.age",
+              "user: User, said: gridml.Links[Word]", "Word.count", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOGGED)
+def test_more_changes_than_a_log_holds_at_first(write: Write, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(stage_runner, "LOG_ENTRIES", 1)
+    body, signature, field, by_each = LOGGED[name]
+    path = write(body, signature)
+    found = check_alike(path, field)
+    graph = load(path).build(path)
+    edges = len(graph.tables["User"].edges["rated" if signature == EDGE else "said"].targets)
+    if by_each is not None:
+        assert found[field].sum() == by_each * edges + graph.tables[field[: field.index(".")]].columns["count"].sum()
 
 
 HELD = """unused0, item.q[0] = item.q[0], rating.weight
@@ -109,6 +129,21 @@ def test_with_the_replica_held_only_local_fields_change(write: Write) -> None:
     assert held["User.bias"].tobytes() != trained(path, plain=False)["User.bias"].tobytes()
     path = write(HELD.replace("item.q[0], rating.weight", "item.q[0], 1").replace("item.q[1] +=", "at.hold[1] +="))
     assert held["User.bias"].tobytes() == check_alike(path, "User.bias", holds=True)["User.bias"].tobytes()
+
+
+WEIGHED = """counters.empty(at.mine)
+for link in ratings:
+    counters.put(at.mine, (user.age + int(link.weight > 0)) % 3)
+for link in ratings:
+    held = (user.age + int(link.weight > 0)) % 3
+    counters.take(at.mine, held)
+    near = counters.weigh(at.mine, at.steps, at.hold, held, (user.age + 0.25) / 7)
+    user.bias += near + counters.draw(at.mine, at.hold, gridml.uniform() * near)
+    counters.put(at.mine, held)"""
+
+
+def test_counters_weigh_and_draw_alike(write: Write) -> None:
+    check_alike(write(WEIGHED, "user: User, ratings: gridml.Links[Item], at: At"), "User.bias")
 
 
 def test_vertices_without_the_field_of_when_are_left_out(write: Write) -> None:
@@ -146,7 +181,7 @@ def test_an_index_out_of_range_is_found_at_the_users_line(write: Write) -> None:
         ("user.bias = 1.0\nuser.bias += user.p", "user.p is an array of shape (3,); use its elements"),
         ("if user.bias > 0:\n    x = 1.0\nuser.bias += y", "y is not defined"),
         ("x = 1.0\nuser.bias = math.exp(x, 2.0)", "exp is not defined for these values"),
-        ("x = square(user.p)\nuser.bias = x", "an array was assigned to one number; write a loop over its elements"),
+        ("user.bias = square(user.p)", "an array was assigned to one number; write a loop over its elements"),
     ],
 )
 def test_what_the_compiler_refuses_is_told_by_the_users_line(write: Write, body: str, said: str) -> None:

@@ -114,7 +114,7 @@ def test_every_line_of_a_kernel_knows_the_users_line(write: Write) -> None:
     kernel, text = kernel_in(path), path.read_text().splitlines()
     made = kernel.text.splitlines()
     for mine, theirs in (("x = np.float32(1.0)", "x = 1.0"), ("_user__p[_x, f] += x", "user.p[f] += x"),
-                         ("_at__count__n += 1", "at.count[1] += 2")):  # fmt: skip
+                         ("_at__count__total[0 * 3 + _at(1, 3)] += np.int32(2)", "at.count[1] += 2")):  # fmt: skip
         at = next(n for n, line in enumerate(made, 1) if line.strip() == mine)
         file, line = kernel.lines[at]
         assert file == str(path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -34,6 +36,16 @@ def test_counts_of_words_by_topic() -> None:
     expected = np.zeros((5, 3), np.int32)
     np.add.at(expected, (found.word, topic), 1)
     np.testing.assert_array_equal(found.counts(topic, 3), expected)
+
+
+def test_a_text_begins_with_few_topics() -> None:
+    found = corpus(["a b c d e f g h i j" * 9, "", "k"] * 3)
+    topic = found.first_topics(50, few=3)
+    assert topic.shape == found.word.shape and topic.dtype == np.int64
+    of = [set(topic[start:stop].tolist()) for start, stop in pairwise(found.offsets)]
+    assert [len(each) for each in of] == [3, 0, 1] * 3 and of[0] != of[3]
+    assert topic.min() >= 0 and topic.max() < 50
+    assert topic.tolist() == found.first_topics(50, few=3).tolist() != found.first_topics(50, few=3, seed=1).tolist()
 
 
 def test_perplexity_of_topics_that_are_certain_and_of_none() -> None:

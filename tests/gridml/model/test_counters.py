@@ -32,16 +32,19 @@ def test_it_counts_as_a_counter_of_python(steps: list[tuple[bool, int]]) -> None
 
 @given(st.lists(st.integers(0, MANY - 1), max_size=30), st.floats(0, 0.999))
 def test_a_number_is_drawn_in_proportion_to_count_times_weight(numbers: list[int], share: float) -> None:
-    counts, sums = np.zeros((3, MANY + 1), np.int32), np.zeros(MANY)
+    counts, parts = np.zeros((3, MANY + 1), np.int32), np.zeros(MANY)
     weights = np.arange(1.0, MANY + 1)
     for number in numbers:
         counters.put(counts, number)
-    total = counters.weigh(counts, weights, sums)
+    total = counters.weigh(counts, weights, parts, 3, 0.5)
+    weights[3] = 0.5
     assert total == sum(weights[number] for number in numbers)
     if numbers:
         order = [int(counts[0, i]) for i in range(counters.size(counts))]
-        ends = np.cumsum([numbers.count(number) * weights[number] for number in order])
-        assert counters.draw(counts, sums, share * total) == order[int(np.searchsorted(ends, share * total, "right"))]
+        each = [numbers.count(number) * weights[number] for number in order]
+        assert parts[: len(each)].tolist() == each
+        at = int(np.searchsorted(np.cumsum(each), share * total, "right"))
+        assert counters.draw(counts, parts, share * total) == order[at]
 
 
 @given(st.lists(st.integers(0, 9), min_size=1), st.floats(-1, 100))
