@@ -138,9 +138,7 @@ class _Writer:
         for statement in self._code.body:
             pass_one.visit(copy.deepcopy(statement))  # finds the fields; the numbers' dtype follows from these
         dtype = self._fields.float_dtype(pass_one.accesses.values())
-        rewriter = StageRewriter(
-            self._fields, dtype, pass_one.written, pass_one.unbounded, gathers=not self._pushes
-        )
+        rewriter = StageRewriter(self._fields, dtype, pass_one.written, pass_one.unbounded, gathers=not self._pushes)
         body = [each for statement in self._code.body for each in listed(rewriter.visit(copy.deepcopy(statement)))]
         columns = [self._column(name, access, rewriter) for name, access in sorted(rewriter.accesses.items())]
         when = self._when() if edges else None

@@ -23,7 +23,6 @@ from gridml.codegen.cache import module_of
 from gridml.codegen.interpreted import interpreted
 from gridml.codegen.kernel import Column, Kernel, adder, kernel_of
 from gridml.codegen.line_map import explained
-from gridml.codegen.transposed import transposed
 from gridml.engine import stage_jobs
 from gridml.engine.stage_jobs import Division, Phases, StageJob
 from gridml.model.batch import Rows
@@ -62,6 +61,8 @@ class Csr:
 
     def turned(self, rows: int) -> Csr:
         """Return the same edges by their ends, of which there are `rows`, with fields that are read-only."""
+        from gridml.codegen.transposed import transposed  # deferred, because it imports numba, and that scipy
+
         offsets, sources, order = transposed(self.offsets, self.ends, rows, places=bool(self.fields))
         offsets, fields = read_only(offsets), {name: read_only(values[order]) for name, values in self.fields.items()}
         return Csr(offsets, offsets[:-1], offsets[1:], sources, fields)
