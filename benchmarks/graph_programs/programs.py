@@ -1,8 +1,7 @@
 """Graph programs on workers that are killed, against the same programs in one process.
 
-Each program runs on 4 processes of this machine, whose lives are exponential, and on 64 simulated workers: a third of a
-pass each on average. What it leaves is compared with `gridml.compute`. Matrix factorisation and topic models are in
-graph_workers.
+Each program runs on 4 processes of this machine, and on 64 simulated workers, whose lives are exponential. What it
+leaves is compared with `gridml.compute`. Matrix factorisation and topic models are in graph_workers.
 
     python -m benchmarks.graph_programs.programs [PROGRAM ...]
 """
@@ -25,7 +24,7 @@ from benchmarks.table import Cell, write
 from master.simulation.result import verify_credits, verify_ticks
 from master.views.report import Report
 
-T_S, PUSH_S = 2.0, 0.1  # simulated seconds of a pass of one worker, and of a push
+LEASE_S, PUSH_S, LEASES = 1.0, 0.1, 2  # simulated seconds of a lease and of a push; leases of a life, on average
 LIFE_S = 4.0  # of a worker on this machine: some ten leases
 
 
@@ -68,7 +67,7 @@ NOTES = [
     "of gridml.compute with as many parts; sums over parts, which PageRank's end and the regressions have, are in "
     "another order there",
     f"killed here: 4 processes of this machine on 4 parts, whose lives are exponential, {LIFE_S:g} s on average, half "
-    f"of them without grace; simulated: {WORKERS} workers on as many parts, lives of a third of a pass on average",
+    f"of them without grace; simulated: {WORKERS} workers on as many parts, lives of {LEASES} leases on average",
     "in both every vertex is counted once in each phase of each pass, and no part began before the others had done "
     "what it waits for (asserted from the ledger)",
     "wall s: of the run, with processes that start; of the simulation, computing it; in one process with building the "
@@ -114,7 +113,8 @@ def _here(file: Path, root: Path, vertices: int) -> Report:
 
 
 def _simulated(file: Path, root: Path, vertices: int) -> Report:
-    cost, life_s = f"t_x={T_S / vertices},t_s=0.1,push={PUSH_S}", (T_S / WORKERS + PUSH_S) / 3
+    cost = f"t_x={LEASE_S * WORKERS / vertices},t_s=0.1,push={PUSH_S}"
+    life_s = LEASES * (LEASE_S + PUSH_S)
     options: dict[str, Any] = {"workers": WORKERS, "cost": cost, "lifetime": f"exponential({life_s}s)", "seed": 0}
     return gridml.simulate(file, run_dir=root, **options).report()
 
