@@ -61,7 +61,7 @@ class Csr:
 
     def turned(self, rows: int) -> Csr:
         """Return the same edges by their ends, of which there are `rows`, with fields that are read-only."""
-        from gridml.codegen.transposed import transposed  # deferred, because it imports numba, and that scipy
+        from gridml.model.transposed import transposed  # deferred, because it imports numba, and that scipy
 
         offsets, sources, order = transposed(self.offsets, self.ends, rows, places=bool(self.fields))
         offsets, fields = read_only(offsets), {name: read_only(values[order]) for name, values in self.fields.items()}

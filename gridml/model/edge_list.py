@@ -23,7 +23,7 @@ def edge_list(source: Any, target: Any, vertices: int, weight: Any = None, **fie
     many edges each has. Raises ProgramError for sources that are no whole numbers
     from 0 to below `vertices`, and as `csr` does.
     """
-    from gridml.codegen.transposed import transposed  # deferred, because numba takes a quarter of a second
+    from gridml.model.transposed import transposed  # deferred, because numba takes a quarter of a second
 
     starts, ends = np.asarray(source), np.asarray(target)
     if not len(starts):

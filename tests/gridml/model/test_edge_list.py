@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import gridml
-from gridml.codegen.transposed import transposed
 from gridml.errors import ProgramError
+from gridml.model.transposed import transposed
 
 
 @pytest.mark.parametrize("edges", [0, 1, 1000])
