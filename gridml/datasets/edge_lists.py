@@ -1,4 +1,4 @@
-"""Graphs of the Stanford Network Analysis Project (SNAP; Leskovec and Krevl, 2014), as lists of edges."""
+"""Graphs of the Stanford SnapGraph Analysis Project (SNAP; Leskovec and Krevl, 2014), as lists of edges."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gridml.errors import DataError
 
 
 @dataclass(frozen=True)
-class EdgeList:
+class SnapGraph:
     """The edges of a graph in ascending order, read-only; vertices count from 0. Those of a graph without directions
     are there once, from the smaller end to the larger."""
 
@@ -27,7 +27,7 @@ class EdgeList:
 
 def snap(
     name: str, cache: Path | None = None, *, progress: Report | None = None, sources: Sequence[Source] | None = None
-) -> EdgeList:
+) -> SnapGraph:
     """Return a graph by its name.
 
     "facebook": 88,234 friendships of 4,039 people (McAuley and Leskovec, 2012). "enron": 183,831 pairs of 36,692
@@ -43,7 +43,7 @@ def snap(
     source, target = (edges[:, column].astype(np.int64) for column in (0, 1))
     for column in (source, target):
         column.flags.writeable = False
-    return EdgeList(source, target, int(edges.max()) + 1)
+    return SnapGraph(source, target, int(edges.max()) + 1)
 
 
 def read_edges(name: str, file: str, directed: bool, folder: Path, report: Report) -> Arrays:

@@ -23,7 +23,6 @@ from gridml.codegen.cache import module_of
 from gridml.codegen.interpreted import interpreted
 from gridml.codegen.kernel import Column, Kernel, adder, kernel_of
 from gridml.codegen.line_map import explained
-from gridml.codegen.transposed import transposed
 from gridml.engine import stage_jobs
 from gridml.engine.stage_jobs import Division, Phases, StageJob
 from gridml.model.batch import Rows
@@ -62,6 +61,8 @@ class Csr:
 
     def turned(self, rows: int) -> Csr:
         """Return the same edges by their ends, of which there are `rows`, with fields that are read-only."""
+        from gridml.model.transposed import transposed  # deferred, because it imports numba, and that scipy
+
         offsets, sources, order = transposed(self.offsets, self.ends, rows, places=bool(self.fields))
         offsets, fields = read_only(offsets), {name: read_only(values[order]) for name, values in self.fields.items()}
         return Csr(offsets, offsets[:-1], offsets[1:], sources, fields)
@@ -350,8 +351,14 @@ class StageRunner:
         if edge not in self._borders:
             self._borders[edge] = np.empty((stage_jobs.SIDE + 1, len(csr.begins)), np.int64)
         limits = stage_jobs.limits_of(csr.ends[csr.offsets[start] : csr.offsets[stop]])
-        ascend = border_finder()(start, stop, csr.offsets, csr.ends, limits, self._borders[edge])
-        return read_only(self._borders[edge]) if ascend else None
+        found: list[bool] = []
+
+        def find(first: int, last: int) -> None:
+            found.append(border_finder()(first, last, csr.offsets, csr.ends, limits, self._borders[edge]))
+
+        parts = stage_jobs.groups(csr.offsets, start, stop, self._threads)
+        stage_jobs.do_all([partial(find, first, last) for first, last in pairwise(parts)], self._threads)
+        return read_only(self._borders[edge]) if all(found) else None
 
     def _edges(self, name: str) -> Csr:
         if name not in self._csr:

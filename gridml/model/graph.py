@@ -267,7 +267,7 @@ class Graph:
     def turn(self, source: str, name: str) -> None:
         """Give every `source` vertex the edges of a field by their ends, which are `source` vertices too: edges to the
         vertices from which they come, in ascending order. Idempotent."""
-        from gridml.codegen.transposed import transposed  # deferred, because numba takes a quarter of a second
+        from gridml.model.transposed import transposed  # deferred, because numba takes a quarter of a second
 
         table = self.tables[source]
         edges, declared = table.edges[name], table.type.edges[name]

@@ -17,7 +17,7 @@ from scipy.sparse.csgraph import connected_components, dijkstra
 import gridml
 from chunk_model.families import Exponential
 from chunk_model.goodput import Costs
-from gridml.datasets import EdgeList
+from gridml.datasets import SnapGraph
 from master.backends.script import ScriptedLives
 from master.simulation.result import verify_credits
 from master.simulation.scenario import Scenario
@@ -31,12 +31,12 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = ["pagerank", "components", "shortest_paths", "label_propagation"]
 
 
-def drawn(seed: int, vertices: int = 400, degree: float = 1.5) -> EdgeList:
+def drawn(seed: int, vertices: int = 400, degree: float = 1.5) -> SnapGraph:
     """A random graph with popular vertices, edges to themselves, and vertices that nothing leads to or from."""
     rng = np.random.default_rng(seed)
     edges = int(vertices * degree)
     source = rng.integers(0, vertices, edges)
-    return EdgeList(source, (vertices * rng.random(edges) ** 2).astype(np.int64), vertices)
+    return SnapGraph(source, (vertices * rng.random(edges) ** 2).astype(np.int64), vertices)
 
 
 def module(name: str) -> ModuleType:
