@@ -37,12 +37,12 @@ SHARED_NAMES = frozenset({"__init__", "__main__", "base", "registry", "options",
 """Module names that many folders use by convention."""
 
 CEILINGS: dict[str, float] = {
-    "files": 359,
+    "files": 368,
     "public class names that stand twice": 0,
     "module names that repeat": 2,
     "circles of folders": 0,
-    "lines of statements in it": 42_048,
-    "lines of option plumbing": 3_044,
+    "lines of statements in it": 43_447,
+    "lines of option plumbing": 3_045,
 }
 """Upper bounds. A change that exceeds one must explain it in CHANGELOG. `MIN_MEDIAN_LINES` is a lower bound."""
 MIN_MEDIAN_LINES = 150
