@@ -271,6 +271,8 @@ class Graph:
 
         table = self.tables[source]
         edges, declared = table.edges[name], table.type.edges[name]
+        if edges.constant is not None:  # all lead to one vertex
+            edges = replace(edges, targets=np.full(edges.count, edges.constant), constant=None)
         offsets = np.concatenate([[0], np.cumsum(edges.lengths)])
         moves = edges.weight is not None or bool(edges.fields)
         begins, sources, order = transposed(offsets, edges.targets, table.count, places=moves)

@@ -182,12 +182,13 @@ class Ticks:
     def in_words(self, slack: float, drawn: str | None) -> str:
         """Describe a pass. `drawn`: the replicated type whose vertices make mini-batches, if one does."""
         size = f"up to {self.largest:,} vertices" if self.edges is None else f"about {self.edges:,} edges"
-        of = f"mini-batches of each of {self.parts:,} parts, of {size}"
+        of = f"of each of {self.parts:,} parts, of {size}"
         if drawn is not None:
-            of = f"mini-batches of {drawn} vertices, in each of which {self.parts:,} parts have up to {size[6:]}"
-        phases = f", in {self.phases} phases" if self.phases > 1 else ""
+            of = f"of {drawn} vertices, in each of which {self.parts:,} parts have {size}"
+        count, phases = self.count // self.phases, f", in {self.phases} phases" if self.phases > 1 else ""
+        batches = f"{count:,} mini-batch{'es' * (count > 1)}"
         return (
-            f"a pass is {self.count // self.phases:,} {of}{phases}, with slack {slack:g}; each is a lease, and a push: "
+            f"a pass is {batches} {of}{phases}, with slack {slack:g}; each is a lease, and a push: "
             f"{self.count * self.parts:,} a pass"
         )
 
