@@ -3,7 +3,8 @@ as fast.
 
 Stages find the end of an edge by its row, an index. Here the same generated kernels also find it by an id of 62 bits:
 in a table with open addressing, and in numba's typed dict. Matrix factorisation goes over synthetic ratings; topics are
-sampled of the texts of `benchmarks.graph_programs.texts`. CPU seconds of the kernels, one thread.
+sampled of the texts of `benchmarks.graph_programs.texts`; BlockPG sums up slopes of features over drawn samples. CPU
+seconds of the kernels, one thread.
 
     python -m benchmarks.graph_programs.hash_tables
 """
@@ -15,6 +16,7 @@ import re
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -22,6 +24,7 @@ import numpy as np
 from numba.typed import Dict
 from numpy.typing import NDArray
 
+import gridml
 from benchmarks.arguments import numbers, sized, smallest
 from benchmarks.graph_programs import texts
 from benchmarks.graph_programs.against_libmf import OURS, example
@@ -32,12 +35,15 @@ from benchmarks.graph_programs.ratings import drawn
 from benchmarks.graph_programs.topics import Settings
 from benchmarks.table import Cell, write
 from gridml.codegen.cache import module_of
+from gridml.model.loading import load
 from gridml.model.program import Program
 
 Array = NDArray[Any]
 USERS, ITEMS, RATINGS = sized((28_000, 10_000, 4_000_000), (100, 20, 1_000))
 PASSES, WARM = sized((9, 2), (2, 1))  # all, and those that are not counted
 TOPICS = sized(100, 10)
+SAMPLES, FEATURES, NONZERO = sized((40_000, 20_000, 60), (100, 50, 5))
+LR = Path(__file__).parents[2] / "examples" / "lr.py"
 EMPTY = -1
 _OPEN = """
 def _found(table, key):  # open addressing with linear probing; half of the places are empty
@@ -117,6 +123,23 @@ class Timed:
         return found
 
 
+def slopes() -> Program:
+    """Return the first exchange of examples/lr.py over drawn samples, with every feature active."""
+    example_of = load(LR).graph.__globals__
+    rng, shape = np.random.default_rng(3), (SAMPLES, NONZERO)
+    feature, x = np.sort((FEATURES * rng.random(shape) ** 2).astype(np.int64), 1), rng.normal(size=shape)
+
+    def graph() -> gridml.Graph:
+        g = gridml.Graph()
+        g.add(example_of["Shared"], theta=0, full=True)
+        g.add(example_of["Feature"], w=np.zeros(FEATURES), stride=0, reach=1, active=True)
+        edges = gridml.csr(np.arange(SAMPLES + 1) * NONZERO, feature.ravel(), weight=x.ravel())
+        g.add(example_of["Sample"], label=np.where(rng.random(SAMPLES) < 0.5, 1.0, -1.0), dual=1, words=edges)
+        return g
+
+    return gridml.Program(graph, [gridml.MiniBatch([example_of["slope"]], parts=1)], epochs=100)
+
+
 def seconds(made: Callable[[], Program]) -> dict[str, list[float]]:
     """Return the CPU seconds of the exchange in each pass, by layout. The layouts take turns, each with a worker of its
     own, and all do the same work."""
@@ -149,6 +172,7 @@ def main() -> None:
     for name, edges, made in (
         ("matrix factorisation", len(ratings.stars), lambda: factors(module, ratings, OURS)),
         (f"topics ({TOPICS})", tokens, lambda: sample),
+        ("BlockPG, slopes", SAMPLES * NONZERO, slopes),
     ):
         spent = seconds(made)
         for layout, each in spent.items():
@@ -164,8 +188,9 @@ def main() -> None:
         rows,
         [
             f"{len(ratings.stars):,} ratings of {USERS:,} users and {ITEMS:,} items, rank {module.RANK}; {tokens:,} "
-            f"tokens; medians of {PASSES - WARM} passes, in which the layouts take turns; arrays are faster: the "
-            f"median ratio of CPU seconds within a turn (paper: up to 2.4)",
+            f"tokens; {SAMPLES:,} samples of {NONZERO} of {FEATURES:,} features; medians of {PASSES - WARM} passes, in "
+            f"which the layouts take turns; arrays are faster: the median ratio of CPU seconds within a turn (paper: "
+            f"up to 2.4)",
             "only the kernels are timed; of an edge only the end is looked up, and the vertex at which it starts is an "
             "index in all rows; a table holds rows of the same arrays, so fields lie as close together as in arrays",
             f"load of the machine before and after: {load:.1f}, {os.getloadavg()[0]:.1f}",
