@@ -132,7 +132,8 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
     except NotFiniteError as error:
         raise NotFiniteError(" ".join([str(error), *islice(nonfinite_fields(graph), 1)])) from None
     odd += reads_sums(TrialBatch(file, program, graph, chunk, ends[1], state, place), part)
-    if not moved and not any(each.asked for each in trainable):
+    chooses = isinstance(program.shape, Stages) and any(each.when for each in program.shape.exchanges)
+    if not moved and not chooses and not any(each.asked for each in trainable):
         odd.append("f changed nothing that is replicated, and no field of its own vertices")
     odd += untrained_parameters(trainable, moved)
     own = [each.type.name for each in graph.replicated if each.type.has_own_rule]
