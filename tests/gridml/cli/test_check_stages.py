@@ -19,11 +19,15 @@ MISTAKES = [  # (text in the program, its replacement, the message)
     (LINE, "    user.visits = math.exp(1.0, 2.0)\n", "math.exp() takes exactly one argument"),
     ("    shared.passes += 1\n", "    shared.passes += shared.missing\n", "cool failed after a pass: AttributeError"),
     ("    shared.passes += 1\n", "    shared.rate = float('nan')\n", "Shared.rate is not finite after a pass"),
-    ("    shared.passes += 1\n", "    return shared.rate < 1\n", "cool returned bool; a global_sync returns nothing"),
+    (
+        "    shared.passes += 1\n",
+        "    return shared.passes\n",
+        "a global_sync changes the context, and returns nothing, or True",
+    ),
     ("size=16", "size=16, slack=-1", "MiniBatch got slack=-1; expected a whole number of mini-batches from 0 on"),
     ("    g.add(Shared, ", "    g.add(Item, ", "graph.add(Item, ...) got unknown fields"),
     ("    g.add(Shared, mean", "    dict(mean", "the graph has 0 Shared vertices, and a stage takes Shared"),
-    ("over=User", "over=Item", "Item, which is replicated; expected over= the local type at which the edges start"),
+    ("over=User", "over=Shared", "argument user of learn is User, a local type that no edge of Shared leads to"),
     ("q=start.normal(0, 0.3, (ITEMS", "q=start.normal(0, 0.3, (0", "there are 0 Item vertices"),
 ]
 

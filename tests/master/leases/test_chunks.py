@@ -88,7 +88,8 @@ def master(folder: Path, graph: gridml.Graph | None = None) -> Master:
     if graph is None:
         graph = rows()
     order = EpochOrder(100, 0, 0, "all")
-    epochs = SimpleNamespace(order=lambda epoch: order, driver="Row", components=None)
+    whole: dict[str, Any] = {"drawn": lambda epoch, position: None, "phase": lambda epoch, position: None}
+    epochs = SimpleNamespace(order=lambda epoch: order, driver="Row", components=None, **whole)
     spec = SimpleNamespace(graph=graph, program=SimpleNamespace(consistency=Consistency.of(replicates=True)))
     copying = SimpleNamespace(cut=lambda count, nbytes: counted.append(nbytes))
     chunks = Chunks(cast(Any, spec), cast(Any, epochs), cast(Any, mailboxes), cast(Any, copying), folder)
