@@ -155,6 +155,11 @@ def add_up(row: Row, total: Total) -> None: ...
         ({"replicates": True, "slack": 0}, ReadBound.TICKS, "waits merges_whole_ticks is_sequential"),
         ({"replicates": True, "slack": 2}, ReadBound.TICKS, "waits is_sequential"),
         ({"replicates": True, "slack": 2, "at_owner": True}, ReadBound.TICKS, "waits merges_whole_ticks is_sequential"),
+        (
+            {"replicates": False, "slack": 0, "is_linked": True},
+            ReadBound.TICKS,
+            "is_bsp waits merges_whole_ticks is_sequential",
+        ),
     ],
 )
 def test_what_follows_from_a_consistency(given: dict[str, Any], bound: ReadBound, asked: str) -> None:
@@ -173,3 +178,45 @@ def test_the_consistency_of_a_program_is_that_of_its_types_and_stages() -> None:
     assert of(count, overlap=False) == Consistency(ReadBound.NONE, is_sequential=True)
     assert of([gridml.MiniBatch([add_up], size=3)]) == Consistency(ReadBound.NONE)
     assert of([gridml.MiniBatch([add_up], size=3, slack=1)]) == Consistency(ReadBound.TICKS, 1, is_sequential=True)
+
+
+@given(st.integers(1, 40), st.integers(1, 5), st.none() | st.integers(1, 9), st.integers(1, 3), st.integers(1, 4))
+def test_a_vertex_has_a_position_for_every_phase_and_block(
+    vertices: int, parts: int, size: int | None, phases: int, blocks: int
+) -> None:
+    blocks = blocks if size is None else 1  # of a replicated type: parts are not divided
+    ticks = Ticks.of(vertices, parts, size, phases, blocks)
+    order = EpochOrder(vertices, 1, 0, "all", ticks=ticks)
+    batches = order.mini_batches
+    assert batches is not None and order.count == ticks.positions == vertices * phases * blocks
+    assert ticks.count == Ticks.of(vertices, parts, size).count * phases * blocks
+    found = np.bincount(order.vertices(0, ticks.positions), minlength=vertices)
+    assert (found == phases * blocks).all()
+    starts = [0, *batches.ends[:-1].tolist()]
+    for number, (start, stop) in enumerate(zip(starts, batches.ends.tolist(), strict=True)):
+        part, tick = batches.place(start)
+        assert (part, tick) == divmod(number, ticks.count) == batches.place(stop - 1)
+        if tick % (phases * blocks):  # another phase, or block, has the same vertices
+            before = order.vertices(starts[number - 1], start)
+            np.testing.assert_array_equal(order.vertices(start, stop), before)
+        assert ticks.block(tick) == tick // phases % blocks
+
+
+@given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(0, 2), st.randoms(use_true_random=False))
+def test_no_phase_but_the_first_begins_before_all_parts_have_done_the_one_before(
+    parts: int, count: int, phases: int, slack: int, chance: object
+) -> None:
+    draw = np.random.default_rng(chance.getrandbits(32))  # type: ignore[attr-defined]
+    ticks = Ticks.of(parts * count, parts, 1, phases)
+    clocks = [0] * parts
+    while min(clocks) < ticks.count:
+        able = [
+            part
+            for part, clock in enumerate(clocks)
+            if clock < ticks.count and may_begin(clocks, part, clock, ticks.slack_of(clock, slack))[0]
+        ]
+        assert able, "no part waits for ever"
+        part = int(draw.choice(able))
+        mini_batch, phase = divmod(clocks[part], phases)
+        assert min(clocks) >= (clocks[part] if phase else max(0, mini_batch - slack) * phases)
+        clocks[part] += 1
