@@ -42,9 +42,10 @@ def cheapest_moves(of: TouchCounts, units: Counts | None, pace: PartRates | None
     """Return, for any two parts a and b, the lowest cost of a row's move from a to b, float64 (parts, parts), infinite
     if a has no row; and this row, int32 (parts, parts). A cost is at least 0: a move with a gain costs nothing."""
     k = len(of.touched)
-    mean = max(1.0, of.touched.sum() / k)
-    if pace is not None:
-        mean = max(1.0, (pace.cost * of.touched + pace.fixed).sum() / k)
+    total = 0.0  # in a loop: functions of arrays such as sum make a process that finds machine code import a compiler
+    for part in range(k):
+        total += of.touched[part] if pace is None else pace.cost[part] * of.touched[part] + pace.fixed[part]
+    mean = max(1.0, total / k)
     weight, bend, plain = np.empty(k), np.empty(k), np.full(k, aim.flat)
     for part in range(k):
         if pace is not None:
