@@ -301,8 +301,8 @@ def test_one_part_is_a_plain_loop_of_gradient_descent(tmp_path: Path) -> None:
 
 
 REFUSED: dict[str, tuple[str, str, str]] = {
-    "no slack": ("slack=0, ", "", "give MiniBatch a slack"),
-    "an exchange last": ("[score, slope, move]", "[score, move, slope]", "expected the stages at the owner last"),
+    "no slack": ("slack=0, ", "slack=float('inf'), ", "give MiniBatch a slack"),
+    "the owner first": ("[score, slope, move]", "[move, score, slope]", "move is the first stage of a MiniBatch"),
     "sums that nothing reads": ("[score, slope, move]", "[score, slope]", "is an accumulator that nothing reads"),
     "half a mini-batch": ("slack=0", "slack=0.5", "expected a whole number of mini-batches"),
     "negative": ("slack=0", "slack=-1", "expected a whole number of mini-batches"),
