@@ -10,26 +10,6 @@ from gridml.datasets.pinned import Arrays, Pin, Report, Source, Wanted, folders,
 from gridml.datasets.public import CIFAR10, CIFAR10_CLASSES, MNIST, Split, Text, cifar10, king_james, mnist
 from gridml.datasets.texts import Corpus, corpus
 
-__all__ = [
-           "CIFAR10",
-           "CIFAR10_CLASSES",
-           "MNIST",
-           "Arrays",
-           "Corpus",
-           "Pin",
-           "Ratings",
-           "Report",
-           "SnapGraph",
-           "Source",
-           "Split",
-           "Text",
-           "Wanted",
-           "cifar10",
-           "corpus",
-           "folders",
-           "king_james",
-           "mnist",
-           "movielens",
-           "obtain",
-           "snap",
-]  # fmt: skip
+__all__ = ["CIFAR10", "CIFAR10_CLASSES", "MNIST", "Arrays", "Corpus", "Pin", "Ratings", "Report", "SnapGraph", "Source",
+           "Split", "Text", "Wanted", "cifar10", "corpus", "folders", "king_james", "mnist", "movielens", "obtain",
+           "snap"]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Graphs of the Stanford SnapGraph Analysis Project (SNAP; Leskovec and Krevl, 2014), as lists of edges."""
+"""Graphs of the Stanford Network Analysis Project (SNAP; Leskovec and Krevl, 2014), as lists of edges."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ def edge_list(source: Any, target: Any, vertices: int, weight: Any = None, **fie
 
     `target`, `weight` and `fields` are as for `gridml.csr`. The edges of a vertex ascend by their targets, as threads
     want them, and those to the same target keep their order. `lengths` of what is returned, int64 (vertices,), are how
-    many edges each has. Raises ProgramError for sources that are no whole numbers
-    from 0 to below `vertices`, and as `csr` does.
+    many edges each has. Raises ProgramError for sources that are no whole numbers from 0 to below `vertices`, and as
+    `csr` does.
     """
     from gridml.model.transposed import transposed  # deferred, because numba takes a quarter of a second
 

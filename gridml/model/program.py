@@ -270,7 +270,7 @@ class Program:
 
     @property
     def after(self) -> list[ApplyStage | GlobalSync]:
-        """What the master does after each pass, in order."""
+        """The work of the master after each pass, in order."""
         return list(self._work[1:])
 
     @property

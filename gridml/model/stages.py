@@ -349,7 +349,7 @@ def global_sync(function: Callable[[Any], None], /) -> GlobalSync:
 
 @dataclass(frozen=True)
 class Phase:
-    """What happens between two points at which the mini-batches of all parts are merged."""
+    """The stages between two points at which the mini-batches of all parts are merged."""
 
     on_workers: tuple[ExchangeStage | ApplyStage, ...]  #: in order
     at_owner: tuple[ApplyStage | GlobalSync, ...]  #: in order, when all parts' pushes are merged
@@ -508,5 +508,5 @@ class MiniBatch:
 
     @property
     def at_owner(self) -> list[ApplyStage | GlobalSync]:
-        """What the master does in each mini-batch, in order."""
+        """The work of the master in each mini-batch, in order."""
         return [each for phase in self.phases for each in phase.at_owner]
