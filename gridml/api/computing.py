@@ -29,14 +29,13 @@ from gridml.model.program import Metrics, Program
 from gridml.model.schedule import Progress
 from gridml.model.stages import ApplyStage, GlobalSync
 from gridml.model.ticks import Ticks
-from gridml.model.vertex import VertexType, describe
-from gridml.protocol.push import RowValues
+from gridml.model.vertex import describe
 from master.evaluation.metrics import evaluate
 from master.leases.epochs import drawn
 from master.store.settings import check_seed
 from master.store.spec import shuffle_of
 from master.store.versions import ReplicaState, initial
-from master.sync.owner_work import OwnerWork
+from master.sync.owner_work import OwnerWork, totals_of
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
@@ -53,7 +52,7 @@ class ComputedPass:
 
 @dataclass(frozen=True)
 class Computed:
-    """What `gridml.compute` returns."""
+    """The result of `gridml.compute`."""
 
     arrays: dict[str, Array]  #: as `gridml.load` returns them: "Page.rank" (vertices, *shape), "Shared.moved" (1,)
     passes: int
@@ -175,7 +174,7 @@ class _Computation:
             began_s = time.perf_counter()
             enough, within = self._pass(Progress(epoch=number, share=number / passes))
             ended = self._owner.end_pass(self._graph.tables, self._state)
-            self._put(ended.rows)
+            ended.put(self._state)
             totals, number = {**ended.totals, **within}, number + 1
             enough += ended.enough
             self._check(number)
@@ -203,11 +202,12 @@ class _Computation:
             for phase, runner in enumerate(rows.runners):
                 runner.run(start, stop, progress)
                 if at_owner := self._shape.phases[phase].at_owner:
-                    totals |= self._totals([each.context for each in at_owner if isinstance(each, GlobalSync)])
+                    contexts = [each.context for each in at_owner if isinstance(each, GlobalSync)]
+                    totals |= totals_of(contexts, self._state)
                     applies = any(isinstance(each, ApplyStage) for each in at_owner)
                     touched = rows.touched(start, stop, self._state) if applies else {}
                     ended = self._owner.end_tick(phase, touched, self._state)
-                    self._put(ended.rows)
+                    ended.put(self._state)  # in the arrays that stages hold
                     enough |= dict.fromkeys(ended.enough)
         if order is not None:
             for name in self._table.type.mutable:
@@ -216,17 +216,6 @@ class _Computation:
                 for each in self._table.type.mutable_of_edge(name):
                     self._table.edges[name].fields[each][edges.places] = edges.fields[each]
         return [*enough], totals
-
-    def _totals(self, contexts: Sequence[VertexType]) -> dict[str, float]:
-        """Return the accumulators of contexts that are one number."""
-        named = [(of.name, name) for of in contexts for name in of.accumulators if not of.arrays[name].shape]
-        return {f"{of}.{name}": float(self._state.arrays[of][name][0]) for of, name in named}
-
-    def _put(self, changed: Mapping[str, RowValues]) -> None:
-        """Set rows of the replica, in the arrays that stages hold."""
-        for name, rows in changed.items():
-            for field, values in rows.fields.items():
-                self._state.arrays[name][field][rows.ids] = values
 
     def _order(self, epoch: int) -> _Order:
         """Return the order of a pass."""
@@ -264,16 +253,13 @@ class _Computation:
             if edges.constant is not None:
                 driving.edges[name] = ChunkEdges(key, np.broadcast_to(np.int64(edges.constant), ids.shape))
                 continue
-            offsets, targets, weight, of_edges = edges.offsets, edges.targets, edges.weight, edges.fields
             if order is not None:
-                places, (offsets, targets, weight) = edges.places(order), edges.of(order)
-                of_edges = {each: column[places] for each, column in edges.fields.items()}
+                places, edges = edges.places(order), edges.take(order)
             if only is not None and key == only[0]:
-                offsets = np.arange(len(ids) + 1) * edges.degree if offsets is None else offsets
-                kept = only[1][targets]
-                offsets, targets = np.concatenate([[0], np.cumsum(kept)])[offsets], targets[kept]
-                weight, of_edges = None if weight is None else weight[kept], {n: c[kept] for n, c in of_edges.items()}
-            driving.edges[name] = ChunkEdges(key, targets, offsets, edges.degree, weight, of_edges, places)
+                edges = edges.only(only[1])
+            driving.edges[name] = ChunkEdges(
+                key, edges.targets, edges.offsets, edges.degree, edges.weight, edges.fields, places
+            )
         phases = range(len(self._shape.phases))
         return _Rows(driving, [StageRunner(self._shape, self._compiled, tables, self._threads, p) for p in phases])
 

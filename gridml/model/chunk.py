@@ -285,17 +285,13 @@ def cut(
         for name, edges in table.edges.items():
             vertex_type = describe(table.type.target(name))
             key = vertex_type.name if vertex_type.replicated or not bsp else vertex_type.name + BEFORE
-            offsets, targets, weight = edges.of(ids[source])
-            more: tuple[dict[str, Array], Ids | None] = {}, None
+            rows = ids[source]
             if drawn is not None and vertex_type.name in drawn:
-                kept = drawn[vertex_type.name][targets]
-                before = np.arange(len(ids[source]) + 1) * edges.degree if offsets is None else offsets
-                offsets = np.concatenate([[0], np.cumsum(kept)])[before]
-                targets, weight = targets[kept], None if weight is None else weight[kept]
-                places = edges.places(ids[source])[kept] if edges.fields else targets[:0]
-                more = {each: np.asarray(column[places]) for each, column in edges.fields.items()}, None
-            elif edges.fields:
-                places = edges.places(ids[source])
+                edges, rows = edges.take(rows).only(drawn[vertex_type.name]), np.arange(len(rows))
+            offsets, targets, weight = edges.of(rows)
+            more: tuple[dict[str, Array], Ids | None] = {}, None
+            if edges.fields:
+                places = edges.places(rows)
                 columns = {each: np.asarray(column[places]) for each, column in edges.fields.items()}
                 more = columns, places if table.type.mutable_of_edge(name) else None
             raw[f"{source}/{name}"] = (key, offsets, targets, weight, edges.degree, more)

@@ -84,6 +84,27 @@ class Edges:
         weight = None if self.weight is None else np.asarray(self.weight[at])
         return offsets, np.asarray(self.targets[at], np.int64), weight
 
+    def take(self, rows: NDArray[np.int64]) -> Edges:
+        """Return the edges of `rows`, in that order."""
+        if self.constant is not None:
+            return Edges(len(rows), np.full(len(rows), self.constant, np.int64))
+        at, offsets = self._spans(rows)
+        weight = None if self.weight is None else np.asarray(self.weight[at])
+        fields = {name: np.asarray(column[at]) for name, column in self.fields.items()}
+        return Edges(
+            len(rows), np.asarray(self.targets[at], np.int64), offsets, self.degree, weight=weight, fields=fields
+        )
+
+    def only(self, mask: NDArray[np.bool_]) -> Edges:
+        """Return the edges that lead to vertices in the `mask` (vertices,) of the target type. Not for a `constant`
+        target."""
+        kept = mask[self.targets]
+        borders = np.arange(self.count + 1) * self.degree if self.offsets is None else self.offsets
+        offsets = np.concatenate([[0], np.cumsum(kept)])[borders]
+        weight = None if self.weight is None else self.weight[kept]
+        fields = {name: column[kept] for name, column in self.fields.items()}
+        return Edges(self.count, self.targets[kept], offsets, self.degree, weight=weight, fields=fields)
+
     def digest(self) -> str:
         """Return a SHA-256 of the edges and of the form in which they are stored, in hexadecimal."""
         arrays = [array_digest(part) for part in (self.targets, self.offsets, self.weight) if part is not None]

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -245,18 +246,22 @@ class Epochs:
     @property
     def stop_reason(self) -> str | None:
         """The reason why the run ends before all its epochs; None while it should go on."""
-        enough = self._ledger.get(ENOUGH) if self._can_be_enough else None
-        if enough is not None:
+        if (enough := self._enough) is not None:
             return f"{enough['by']} returned True in pass {enough['epoch'] + 1}"
         return None if self._stopping is None else self._stopping.stop_reason
+
+    @property
+    def _enough(self) -> dict[str, Any] | None:
+        """By which `global_sync` the run ends, and in which epoch; None while it goes on."""
+        found: dict[str, Any] | None = self._ledger.get(ENOUGH) if self._can_be_enough else None
+        return found
 
     def is_evaluated(self, epoch: int) -> bool:
         """Return whether the replica at the end of an epoch is evaluated."""
         program, number = self._spec.program, epoch + 1
         if program.evaluate is None or number % program.evaluate_every == 0 or number == self.epochs_requested:
             return program.evaluate is not None
-        enough = self._ledger.get(ENOUGH) if self._can_be_enough else None
-        return enough is not None and epoch == enough["epoch"]
+        return (enough := self._enough) is not None and bool(epoch == enough["epoch"])
 
     def skips_evaluation(self, epoch: int) -> bool:
         """Return whether the program evaluates, but not at the end of this epoch."""

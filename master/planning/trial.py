@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import islice, pairwise
@@ -36,7 +36,7 @@ from gridml.model.phases import Stages
 from gridml.model.program import Metrics, Program, user_traceback
 from gridml.model.schedule import Progress
 from gridml.protocol.foreign import described
-from gridml.protocol.push import Fields, ReplicaPart, RowValues
+from gridml.protocol.push import Fields, ReplicaPart
 from master.evaluation.metrics import ADVICE, evaluate, first_chunk, start_engine
 from master.planning.program_warnings import (
     dominant_component,
@@ -145,12 +145,12 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
         if any(each.startswith((f"{name}/", f"{name}.")) for each in moved)
         and all(map(same_bits, before[name], _tensors(merged, name)))
     ]
+    work = OwnerWork.of(program)
     if isinstance(program.shape, Stages):
-        merged = _later_phases(engine, graph, merged, OwnerWork.of(program), driver, file)
+        merged = _later_phases(engine, graph, merged, work, driver, file)
         fields = engine.changed_fields(0, chunk.count)
     if program.ends_passes:
-        ended = OwnerWork.of(program).end_pass({t.type.name: t for t in graph.replicated}, merged)
-        _put(merged, ended.rows)
+        work.end_pass({t.type.name: t for t in graph.replicated}, merged).put(merged)
     metrics = _evaluated(program, _with(graph, fields), merged, file)
     return Trial(
         {table.type.name: table.count for table in graph.tables.values()},
@@ -188,14 +188,8 @@ def _later_phases(
             _train(engine, 0, chunk.count, 1.0, driver, file)
             state = _merged(graph, state, engine.wire(engine.snapshot()), chunk.count)
         if phase.at_owner:
-            _put(state, work.end_tick(number, chunk.touched(), state).rows)
+            work.end_tick(number, chunk.touched(), state).put(state)
     return state
-
-
-def _put(state: ReplicaState, changed: Mapping[str, RowValues]) -> None:
-    for name, rows in changed.items():
-        for field, values in rows.fields.items():
-            state.arrays[name][field][rows.ids] = values
 
 
 def _run_plain(program: Program, graph: Graph, seed: int, driver: str, file: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the master does when all parts' pushes of a tick, or of a pass, are merged: stages at the owner, global_sync.
+"""The work of the master when all parts' pushes of a tick, or of a pass, are merged: owner's stages, global_sync.
 
 It happens in the transaction that completes the tick, or closes the epoch. So it happens once, whatever dies, and what
 comes next begins with what it leaves.
@@ -7,7 +7,7 @@ comes next begins with what it leaves.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -33,11 +33,17 @@ Work = Sequence[ApplyStage | GlobalSync]
 
 
 class OwnerChanges(NamedTuple):
-    """What the master changes."""
+    """The changes that the master makes."""
 
     rows: dict[str, RowValues]  #: the new values, by type
     enough: tuple[str, ...] = ()  #: the functions that end the run with this pass
     totals: Mapping[str, float] = {}  #: of a pass: accumulators that are one number, as it left them, by "Type.field"
+
+    def put(self, state: ReplicaState) -> None:
+        """Set the rows in the arrays of a version."""
+        for name, rows in self.rows.items():
+            for field, values in rows.fields.items():
+                state.arrays[name][field][rows.ids] = values
 
 
 @final
@@ -83,12 +89,7 @@ class OwnerWork:
         rows = {name: RowValues(everywhere[name], state.rows(name, everywhere[name])) for name in summed}
         # Those that ticks read are empty, and tell nothing.
         read = {of.name for work in self._phases for of in map(_of, work)}
-        totals = {
-            f"{name}.{field}": float(rows[name].fields[field][0])
-            for name, of in summed.items()
-            for field in of.accumulators
-            if not of.arrays[field].shape and name not in read
-        }
+        totals = totals_of([of for name, of in summed.items() if name not in read], state)
         enough = self._do(self._after, everywhere, state, rows)
         for name, of in summed.items():
             _clear(of, rows[name])
@@ -143,6 +144,12 @@ def _read(rows: dict[str, RowValues], type_name: str, ids: Ids, state: ReplicaSt
 def _clear(of: VertexType, rows: RowValues) -> None:
     for name in of.accumulators:
         rows.fields[name][...] = 0
+
+
+def totals_of(types: Iterable[VertexType], state: ReplicaState) -> dict[str, float]:
+    """Return the accumulators of types that are one number, by "Type.field"."""
+    named = [(of.name, name) for of in types for name in of.accumulators if not of.arrays[name].shape]
+    return {f"{of}.{name}": float(state.arrays[of][name][0]) for of, name in named}
 
 
 def called(sync: GlobalSync, fields: Mapping[str, Array]) -> bool:
