@@ -41,7 +41,7 @@ CEILINGS: dict[str, float] = {
     "public class names that stand twice": 0,
     "module names that repeat": 2,
     "circles of folders": 0,
-    "lines of statements in it": 43_452,
+    "lines of statements in it": 43_434,
     "lines of option plumbing": 3_045,
 }
 """Upper bounds. A change that exceeds one must explain it in CHANGELOG. `MIN_MEDIAN_LINES` is a lower bound."""

@@ -1,7 +1,7 @@
 """Communities among Facebook's people by label propagation (Raghavan, Albert and Kumara, 2007).
 
 Each person takes the label that most friends have; the own one if it is among these, else the smallest. A pass is a
-superstep, in which every second person, drawn anew, moves: if all did, two groups could swap labels for ever. The run
+superstep, in which every second person, drawn again, moves: if all did, two groups could swap labels for ever. The run
 ends when nobody would move.
 """
 

@@ -87,5 +87,5 @@ def evaluate(features: gridml.Batch[Feature]) -> dict[str, float]:
     return {"accuracy": float(np.mean(score * label > 0)), "used": int(np.count_nonzero(features.w))}
 
 
-block = gridml.MiniBatch([slope, move, carry], size=1500, parts=4)  # words, drawn anew in each pass
+block = gridml.MiniBatch([slope, move, carry], size=1500, parts=4)  # words, drawn again in each pass
 program = gridml.Program(graph, [block, tighten, reopen], evaluate, epochs=100)

@@ -3,7 +3,7 @@
 Variants take turns, each with a worker of its own (`benchmarks.graph_programs.one_worker`). Only training is timed: the
 stages of all mini-batches of a pass. Ratios within a turn are the result. Two threads are faster only where two cores
 are free: `cores` says how many the threads had. What two free cores allow at most follows from the CPU seconds of each
-job, on one thread: those of a phase are shared by two threads, the longest first.
+job, on one thread: those of a wave are shared by two threads, the longest first.
 
     python -m benchmarks.graph_programs.threads
 """

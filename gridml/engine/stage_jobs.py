@@ -61,7 +61,7 @@ class StageJob:
     memory: int  #: number of the working memory that it uses, unlike those of jobs done at the same time
 
 
-Phases = Sequence[Sequence[StageJob]]  # jobs of a phase may be done at the same time; phases follow one another
+Waves = Sequence[Sequence[StageJob]]  # jobs of a wave may be done at the same time; waves follow one another
 
 
 def threads_of(told: str | None) -> tuple[int, str]:

@@ -24,7 +24,7 @@ from gridml.codegen.interpreted import interpreted
 from gridml.codegen.kernel import Column, Kernel, adder, kernel_of
 from gridml.codegen.line_map import explained
 from gridml.engine import stage_jobs
-from gridml.engine.stage_jobs import Division, Phases, StageJob
+from gridml.engine.stage_jobs import Division, StageJob, Waves
 from gridml.model.batch import Rows
 from gridml.model.chunk import BEFORE, ChunkEdges
 from gridml.model.graph import turned
@@ -221,14 +221,14 @@ class StageRunner:
         columns = [self._argument(number, place) for place in range(len(each.kernel.columns))]
         numbers = [number for _, number in each.kernel.numbers]
         if each.push is not None and self._has_all_edges(each, start, stop):
-            each, phases, columns = each.push, *self._pushing(each, columns)
+            each, waves, columns = each.push, *self._pushing(each, columns)
         else:
             span, work = self._span(each, start, stop)
-            phases = self._phases(each, span, work) if work >= each.least else ()
-        if not phases:
+            waves = self._waves(each, span, work) if work >= each.least else ()
+        if not waves:
             return [each.run_job(0, [*span, *drawn, *columns], numbers)]
         # Jobs have sums of their own, also on one thread, so that additions have the same order on any number.
-        jobs = [job for phase in phases for job in phase]
+        jobs = [job for wave in waves for job in wave]
         sums = [self._zeros(each, columns) for _ in jobs]
         found: list[Sequence[Log]] = [()] * len(jobs)
 
@@ -238,10 +238,10 @@ class StageRunner:
             found[at] = each.run_job(at, [*jobs[at].span, *drawn, *given], numbers)
 
         begin = 0
-        for phase in phases:
-            calls = [partial(call, at) for at in range(begin, begin + len(phase))]
+        for wave in waves:
+            calls = [partial(call, at) for at in range(begin, begin + len(wave))]
             stage_jobs.do_all(calls, self._threads if each.is_compiled else 1)
-            begin += len(phase)
+            begin += len(wave)
         for made in sums:
             for place, total in made.items():
                 declared = each.kernel.columns[place].access.declared
@@ -260,7 +260,7 @@ class StageRunner:
             self._are_all[edges.target] = np.array_equal(self._tables[edges.target].ids, ids)
         return self._are_all[edges.target]
 
-    def _pushing(self, each: CompiledStage, columns: Sequence[Any]) -> tuple[Phases, list[Any]]:
+    def _pushing(self, each: CompiledStage, columns: Sequence[Any]) -> tuple[Waves, list[Any]]:
         """Return (the jobs of a stage from the sources' side, the arguments of its kernel)."""
         stage = each.stage
         assert isinstance(stage, ExchangeStage) and stage.when is not None
@@ -329,7 +329,7 @@ class StageRunner:
         rows = distinct(ends, len(self._tables[describe(stage.over).name].ids))
         return [rows], len(rows) * each.width
 
-    def _phases(self, each: CompiledStage, span: Sequence[Any], work: int) -> Phases:
+    def _waves(self, each: CompiledStage, span: Sequence[Any], work: int) -> Waves:
         """Return the jobs of a stage; none if it is better done whole."""
         stage = each.stage
         if isinstance(stage, ApplyStage):

@@ -279,7 +279,7 @@ def exchange(*, over: type[Vertex], when: str | None = None) -> Callable[[Callab
     += and -=, in force when the mini-batch ends) and accumulators of contexts.
 
     `over` may be a replicated type. Then the edges are those that lead to it, from the local vertices at their other
-    end, whose mutable fields the stage may change. A mini-batch is `size` vertices of the type, drawn anew in each
+    end, whose mutable fields the stage may change. A mini-batch is `size` vertices of the type, drawn again in each
     pass, and all edges to them.
 
     Edges may lead to local vertices of the same type. Then the stage reads across an edge what the last pass left. Edge

@@ -4,7 +4,7 @@ Duan, Wang and Wu, "Minimizing Training Time of Distributed Machine Learning by 
 Transactions on Network Science and Engineering, 2021, section 4. Until all data is assigned, the machine with least
 data takes the set S of at most α data that minimises f(D_i ∪ S) − β·|D_i ∪ S|, where f(D_i) = |N(D_i)|. If D_i ∪ S
 would exceed ⌈n/k⌉, the cheapest datum of S is taken alone. Ties are broken by labels. To save time, S can be searched
-in a sample, drawn anew for each step, that has each unassigned datum with probability n / (k·|D'|). `tsh` is quicker.
+in a sample, drawn again for each step, that has each unassigned datum with probability n / (k·|D'|). `tsh` is quicker.
 
 Choices made where the paper leaves something open:
 

@@ -15,7 +15,7 @@ from numpy.lib.format import open_memmap
 
 import gridml
 from gridml.errors import ProgramError
-from gridml.model.graph import Edges, components
+from gridml.model.graph import Edges, components, csr
 
 
 class Hub(gridml.Vertex):
@@ -378,3 +378,18 @@ def test_components_are_those_of_a_union_find(data: st.DataObject) -> None:
 def test_what_is_missing_alone_is_said_alone() -> None:
     with pytest.raises(ProgramError, match=re.escape("graph.add(Hub, ...) misses ['total'];")):
         gridml.Graph().add(Hub)
+
+
+def test_edges_of_some_rows_and_to_some_vertices() -> None:
+    edges = csr([0, 2, 2, 5], [0, 3, 1, 3, 0], weight=[1.0, 2.0, 3.0, 4.0, 5.0], topic=np.arange(5))
+    taken = edges.take(np.array([2, 0]))
+    assert taken.offsets is not None and taken.weight is not None
+    assert (taken.offsets.tolist(), taken.targets.tolist()) == ([0, 3, 5], [1, 3, 0, 0, 3])
+    assert (taken.weight.tolist(), taken.fields["topic"].tolist()) == ([3, 4, 5, 1, 2], [2, 3, 4, 0, 1])
+    some = taken.only(np.array([True, False, False, True]))
+    assert some.offsets is not None and some.weight is not None
+    assert (some.offsets.tolist(), some.targets.tolist()) == ([0, 2, 4], [3, 0, 0, 3])
+    assert (some.weight.tolist(), some.fields["topic"].tolist()) == ([4, 5, 1, 2], [3, 4, 0, 1])
+    pairs = Edges(2, np.array([0, 1, 1, 0]), degree=2).only(np.array([False, True]))
+    assert pairs.offsets is not None and (pairs.offsets.tolist(), pairs.targets.tolist()) == ([0, 1, 2], [1, 1])
+    assert Edges(4, np.empty(0, np.int64), constant=7).take(np.arange(2)).targets.tolist() == [7, 7]
