@@ -331,7 +331,7 @@ def uniform() -> float:
     raise ProgramError("gridml.uniform was called outside an exchange, which alone draws from it.")
 
 
-def global_sync(function: Callable[[Any], None], /) -> GlobalSync:
+def global_sync(function: Callable[[Any], bool | None], /) -> GlobalSync:
     """Declare what happens to a context after each pass over the data, when every worker's work is merged:
 
         @gridml.global_sync
