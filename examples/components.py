@@ -42,8 +42,7 @@ def enough(shared: Shared) -> bool:
 
 def network(source: np.ndarray, target: np.ndarray, nodes: int) -> gridml.Graph:
     """The graph of edges between `nodes` vertices, integers (edges,), each of which is walked in both directions."""
-    start, end, g = np.concatenate([source, target]), np.concatenate([target, source]), gridml.Graph()
-    links = gridml.edge_list(start, end, nodes)
+    links, g = gridml.edge_list(source, target, nodes, both=True), gridml.Graph()
     g.add(Shared)
     g.add(Node, label=np.arange(nodes, dtype=np.int32), changed=True, links=links)
     return g

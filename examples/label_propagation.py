@@ -49,9 +49,9 @@ def enough(shared: Shared) -> bool:
 
 def network(source: np.ndarray, target: np.ndarray, people: int) -> gridml.Graph:
     """The graph of friendships between `people` people, integers (friendships,)."""
-    start, end, g = np.concatenate([source, target]), np.concatenate([target, source]), gridml.Graph()
+    friends, g = gridml.edge_list(source, target, people, both=True), gridml.Graph()
     g.add(Shared)
-    g.add(Person, label=np.arange(people), friends=gridml.edge_list(start, end, people))
+    g.add(Person, label=np.arange(people), friends=friends)
     return g
 
 

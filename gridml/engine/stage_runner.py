@@ -37,6 +37,7 @@ from gridml.model.vertex import describe
 Array = NDArray[Any]
 Log = tuple[Array, Array, int]  # elements, changes, number of both
 LOG_ENTRIES = 1 << 10  # room of a new log; kernels double it
+MERGES = {"add": np.add, "max": np.maximum, "min": np.minimum}  # accumulators of jobs, by `accumulator.by`
 MAX_ROWS_PER_END = 64  # up to which the ends of edges are marked in an array of all rows, which is faster than sorting
 
 
@@ -57,7 +58,9 @@ class Csr:
             offsets = np.arange(count + 1, dtype=np.int64) * edges.degree
         weight = {} if edges.weight is None else {"weight": edges.weight}
         offsets = read_only(offsets)
-        return cls(offsets, offsets[:-1], offsets[1:], edges.index.astype(np.int32), {**weight, **edges.fields})
+        return cls(
+            offsets, offsets[:-1], offsets[1:], edges.index.astype(np.int32, copy=False), {**weight, **edges.fields}
+        )
 
     def turned(self, rows: int) -> Csr:
         """Return the same edges by their ends, of which there are `rows`, with fields that are read-only."""
@@ -82,6 +85,7 @@ class CompiledStage:
     #: by number of the job: (elements, changes) of each column with a log; a kernel may replace them by longer ones
     logs: dict[int, list[tuple[Array, Array]]] = field(default_factory=dict)
     push: CompiledStage | None = None  #: the same from the sources' side, for few of them; None: it is not the same
+    is_push: bool = False  #: it is such a one
 
     @cached_property
     def logging(self) -> list[Column]:
@@ -153,7 +157,7 @@ def compiled_stages(
     for stage in stages:
         made.append(CompiledStage(stage, *read(stage, False)))
         if not plain and stage_jobs.may_push(stage, made[-1].kernel)[0]:
-            made[-1].push = CompiledStage(stage, *read(stage, True))
+            made[-1].push = CompiledStage(stage, *read(stage, True), is_push=True)
     for each, (division, _) in zip(made, stage_jobs.divisions([(m.stage, m.kernel) for m in made]), strict=True):
         each.division = division
     return made
@@ -187,7 +191,6 @@ class StageRunner:
         self._driving = tables[stages.driver.__name__]
         self._csr: dict[str, Csr] = {}  # by edge field
         self._borders: dict[str, Array] = {}  # by edge field: those of `border_finder`
-        self._pushed: dict[str, Array | None] = {}  # by edge field: borders of all rows
         self._own: tuple[int, Array] | None = None  # the first of the rows that an apply went over, and all of them
         self._are_all: dict[str, bool] = {}  # by table of neighbours: whether its rows are those of the driving type
         self._workspace: dict[tuple[str, str], Array] = {}  # by type and field
@@ -229,7 +232,7 @@ class StageRunner:
             return [each.run_job(0, [*span, *drawn, *columns], numbers)]
         # Jobs have sums of their own, also on one thread, so that additions have the same order on any number.
         jobs = [job for wave in waves for job in wave]
-        sums = [self._zeros(each, columns) for _ in jobs]
+        sums = [self._sums(each, columns) for _ in jobs]
         found: list[Sequence[Log]] = [()] * len(jobs)
 
         def call(at: int) -> None:
@@ -246,7 +249,7 @@ class StageRunner:
             for place, total in made.items():
                 declared = each.kernel.columns[place].access.declared
                 assert isinstance(declared, accumulator)
-                (np.add if declared.by == "add" else np.maximum)(columns[place], total, out=columns[place])
+                MERGES[declared.by](columns[place], total, out=columns[place])
         return found
 
     def _has_all_edges(self, each: CompiledStage, start: int, stop: int) -> bool:
@@ -264,29 +267,31 @@ class StageRunner:
         """Return (the jobs of a stage from the sources' side, the arguments of its kernel)."""
         stage = each.stage
         assert isinstance(stage, ExchangeStage) and stage.when is not None
-        rows = len(self._driving.ids)
         active = np.flatnonzero(self._tables[stage.over.__name__ + BEFORE].fields[stage.when])
-        name, csr = stage.edge, self._edges(stage.edge)
-        borders = None
-        if self._threads > 1 and int((csr.stops[active] - csr.begins[active]).sum()) >= each.least:
-            borders = self._pushed.get(name)
-            if name not in self._pushed:
-                borders = self._find(csr, name, 0, rows)
-                if borders is None:  # in the order of their ends, so that threads can part them
-                    self._csr[name] = csr = self._edges(stage.walked).turned(rows)
-                    borders = self._find(csr, name, 0, rows)
-                self._pushed[name] = borders
-        spans = [(csr.begins, csr.stops)] if borders is None else list(pairwise(borders))
-        jobs = [StageJob([active, begins, stops, csr.ends], i) for i, (begins, stops) in enumerate(spans)]
+        csr, pieces = self._edges(stage.edge), [active]
+        if self._threads > 1:
+            if len(active) == len(csr.begins):
+                offsets = csr.offsets
+            else:
+                offsets = np.concatenate([[0], np.cumsum(csr.stops[active] - csr.begins[active])])
+            count = min(self._threads, stage_jobs.runs_of(int(offsets[-1]), stage_jobs.least_run(stage))[0])
+            borders = stage_jobs.groups(offsets, 0, len(active), count)
+            pieces = [active[first:last] for first, last in pairwise(borders)]
+        jobs = [StageJob([piece, csr.begins, csr.stops, csr.ends], i) for i, piece in enumerate(pieces)]
         of_edges = {i for i, column in enumerate(each.kernel.columns) if column.access.type is None}
         names = [column.access.name for column in each.kernel.columns]
         return [jobs], [read_only(csr.fields[names[i]]) if i in of_edges else v for i, v in enumerate(columns)]
 
-    @staticmethod
-    def _zeros(each: CompiledStage, columns: Sequence[Any]) -> dict[int, Array]:
-        """Return sums of a job, by place of their column."""
-        summed = [place for place, column in enumerate(each.kernel.columns) if column.access.is_summed]
-        return {place: np.zeros_like(columns[place]) for place in summed}
+    def _sums(self, each: CompiledStage, columns: Sequence[Any]) -> dict[int, Array]:
+        """Return accumulators of a job, by place of their column: those of contexts and, from the sources' side, where
+        several may lead to one vertex, of ends."""
+        found = {}
+        for place, column in enumerate(each.kernel.columns):
+            access, declared = column.access, column.access.declared
+            if access.is_summed or (each.is_push and self._threads > 1 and column.is_written):
+                assert isinstance(declared, accumulator)
+                found[place] = np.full_like(columns[place], declared.first)
+        return found
 
     def _scratch(self, number: int, memory: int) -> dict[int, Array]:
         """Return the working memory of a job, by place of its column. Number 0 is that of the columns."""

@@ -55,6 +55,7 @@ class Edges:
     constant: int | None = None  #: the target that all vertices share, such as the network; then `targets` is empty
     weight: Array | None = None  #: (m,)
     fields: Mapping[str, Array] = field(default_factory=dict)  #: (m, *shape) by further field
+    symmetric: bool = False  #: each edge has one back, with equal weight and fields, and targets ascend
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -292,6 +293,10 @@ class Graph:
 
         table = self.tables[source]
         edges, declared = table.edges[name], table.type.edges[name]
+        if edges.symmetric and not table.type.mutable_of_edge(name):
+            table.type = replace(table.type, edges={**table.type.edges, turned(name): declared})
+            table.edges[turned(name)] = edges
+            return
         if edges.constant is not None:  # all lead to one vertex
             edges = replace(edges, targets=np.full(edges.count, edges.constant), constant=None)
         offsets = np.concatenate([[0], np.cumsum(edges.lengths)])
