@@ -161,7 +161,9 @@ class _Computation:
         #: the columns that stages read across edges between local vertices: copies of those that change
         self._before = {n: columns[n].copy() if n in self._table.type.mutable else columns[n] for n in sorted(used)}
         self._made: _Order | None = None  # of the last pass
-        self._not_finite: dict[str, Array] = {}  # by field: the elements that were NaN or infinite after the last pass
+        self._finite: dict[
+            str, Array
+        ] = {}  # by field, where not all are: the elements that were finite after the last pass
 
     def run(self, epochs: int | None, progress: Callable[[ComputedPass], None] | None, file: Path) -> Computed:
         """Do all passes."""
@@ -270,18 +272,18 @@ class _Computation:
         trained = {name.replace("/", "."): values for name, values in self._state.tensors()}
         for name, values in {**trained, **self._graph.mutable_columns()}.items():
             # A finite sum has no other terms, and takes a third of the time of a look at each.
-            if values.dtype.kind != "f" or (name not in self._not_finite and np.isfinite(values.sum())):
+            if values.dtype.kind != "f" or (name not in self._finite and np.isfinite(values.sum())):
                 continue
-            wrong = ~np.isfinite(values)
+            finite = np.isfinite(values)
             # What was infinite before, such as the distance of a vertex that was not reached yet, may stay so.
-            made = wrong & ~self._not_finite.get(name, np.False_)
+            made = self._finite.get(name, np.True_) > finite
             if number and made.any():
                 at = int(np.flatnonzero(made.reshape(len(made), -1).any(1))[0])
                 raise NotFiniteError(
                     f"{name} of vertex {at:,} is {values[at]} after pass {number}, and was finite before. Check what "
                     f"stages divide by, or lower the rate."
                 )
-            self._not_finite[name] = wrong
+            self._finite[name] = finite
 
 
 def _mini_batches(division: Ticks | None, order: Ids, size: int) -> tuple[Ids, list[tuple[int, int]]]:

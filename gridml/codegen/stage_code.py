@@ -20,6 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -83,6 +84,23 @@ class StageError(ProgramError):
     """A stage has something that cannot be compiled, at a line of the user's file."""
 
 
+_TREES: WeakKeyDictionary[FunctionType, ast.FunctionDef] = WeakKeyDictionary()  # reading one takes a millisecond
+
+
+def _tree(function: FunctionType) -> ast.FunctionDef:
+    try:
+        lines, first = inspect.getsourcelines(function)
+        tree = ast.parse(textwrap.dedent("".join(lines))).body[0]
+    except (OSError, TypeError, SyntaxError) as error:
+        raise ProgramError(
+            f"the source of {function.__name__} cannot be read ({error}); write it with def, in a file."
+        ) from error
+    if not isinstance(tree, ast.FunctionDef):
+        raise ProgramError(f"{function.__name__} is not written with def; write it so, in a file.")
+    ast.increment_lineno(tree, first - 1)
+    return tree
+
+
 @dataclass(frozen=True)
 class Code:
     """The source of one of the user's functions."""
@@ -94,17 +112,9 @@ class Code:
     def of(cls, function: Callable[..., Any]) -> Code:
         """Read the source of a function. Raises ProgramError if it is not in a file."""
         assert isinstance(function, FunctionType)
-        try:
-            lines, first = inspect.getsourcelines(function)
-            tree = ast.parse(textwrap.dedent("".join(lines))).body[0]
-        except (OSError, TypeError, SyntaxError) as error:
-            raise ProgramError(
-                f"the source of {function.__name__} cannot be read ({error}); write it with def, in a file."
-            ) from error
-        if not isinstance(tree, ast.FunctionDef):
-            raise ProgramError(f"{function.__name__} is not written with def; write it so, in a file.")
-        ast.increment_lineno(tree, first - 1)
-        return cls(function, tree)
+        if function not in _TREES:
+            _TREES[function] = _tree(function)
+        return cls(function, _TREES[function])
 
     @property
     def file(self) -> str:

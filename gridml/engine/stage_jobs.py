@@ -38,7 +38,7 @@ MAX_RUNS = 16
 # To begin a job takes 12 µs, to wake a thread 50. An edge takes 5 ns or more, 18 in a factorisation of rank 32 and 120
 # in a model of 100 topics; an element of an apply 1 to 2.
 MIN_RUN_EDGES = 1 << 15
-MIN_RUN_ELEMENTS = 1 << 17
+MIN_RUN_ELEMENTS = 1 << 16
 # With fewer, blocks cost one thread more than 5% of a factorisation of rank 32.
 MIN_BLOCKED_EDGES = 1 << 20
 MIN_BLOCKED_DEGREE = 64

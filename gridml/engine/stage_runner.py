@@ -64,10 +64,12 @@ class Csr:
 
     def turned(self, rows: int) -> Csr:
         """Return the same edges by their ends, of which there are `rows`, with fields that are read-only."""
-        from gridml.model.transposed import transposed  # deferred, because it imports numba, and that scipy
+        from gridml.model.transposed import Carried, transposed  # deferred, because it imports numba, and that scipy
 
-        offsets, sources, order = transposed(self.offsets, self.ends, rows, places=bool(self.fields))
-        offsets, fields = read_only(offsets), {name: read_only(values[order]) for name, values in self.fields.items()}
+        carried = Carried(list(self.fields.values()))
+        offsets, sources, moved = transposed(self.offsets, self.ends, rows, carried.first)
+        fields = dict(zip(self.fields, map(read_only, carried.sorted(moved)), strict=True))
+        offsets = read_only(offsets)
         return Csr(offsets, offsets[:-1], offsets[1:], sources, fields)
 
 
@@ -191,6 +193,8 @@ class StageRunner:
         self._driving = tables[stages.driver.__name__]
         self._csr: dict[str, Csr] = {}  # by edge field
         self._borders: dict[str, Array] = {}  # by edge field: those of `border_finder`
+        # By number of the stage: the last rows that it went over, what its kernel takes for these, and its jobs.
+        self._last: dict[int, tuple[tuple[int, int], list[Any], Waves]] = {}
         self._own: tuple[int, Array] | None = None  # the first of the rows that an apply went over, and all of them
         self._are_all: dict[str, bool] = {}  # by table of neighbours: whether its rows are those of the driving type
         self._workspace: dict[tuple[str, str], Array] = {}  # by type and field
@@ -226,8 +230,11 @@ class StageRunner:
         if each.push is not None and self._has_all_edges(each, start, stop):
             each, waves, columns = each.push, *self._pushing(each, columns)
         else:
-            span, work = self._span(each, start, stop)
-            waves = self._waves(each, span, work) if work >= each.least else ()
+            if (last := self._last.get(number)) is None or last[0] != (start, stop):
+                span, work = self._span(each, start, stop)
+                last = (start, stop), span, self._waves(each, span, work) if work >= each.least else ()
+                self._last[number] = last
+            _, span, waves = last
         if not waves:
             return [each.run_job(0, [*span, *drawn, *columns], numbers)]
         # Jobs have sums of their own, also on one thread, so that additions have the same order on any number.

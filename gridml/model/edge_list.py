@@ -27,7 +27,11 @@ def edge_list(
     many edges each has. Raises ProgramError for sources that are no whole numbers from 0 to below `vertices`, for
     such targets if `both`, and as `csr` does.
     """
-    from gridml.model.transposed import grouped, transposed  # deferred, because numba takes a quarter of a second
+    from gridml.model.transposed import (
+        Carried,
+        grouped,
+        transposed,
+    )  # deferred, because numba takes a quarter of a second
 
     starts, ends = np.asarray(source), np.asarray(target)
     if not len(starts):
@@ -41,21 +45,20 @@ def edge_list(
     _check_vertices("from", starts, vertices)
     if both:
         _check_vertices("to", ends, vertices)
-    is_moved = any(np.ndim(each) > 0 for each in (weight, *fields.values()))
+    named = {name: np.asarray(values) for name, values in {"": weight, **fields}.items() if np.ndim(values) > 0}
+    carried = Carried(list(named.values()))
     if both or (ends.dtype.kind in "iu" and is_dense(ends, len(ends) + vertices) and ends.max() < 2**31):
         # By target, and then by source. Targets, by which the second sort takes edges, ascend.
         rows = vertices if both else int(ends.max()) + 1
-        by_target, sources, first = grouped(ends, starts, rows, both=both, places=is_moved)
-        offsets, targets, second = transposed(by_target, sources, vertices, places=is_moved)
-        order = first[second] if is_moved else first
+        by_target, sources, moved = grouped(ends, starts, rows, carried.first, both=both)
+        offsets, targets, moved = transposed(by_target, sources, vertices, moved)
+        arrays = carried.sorted(moved)
     else:
         first = np.argsort(ends, kind="stable")
-        offsets, _, second = transposed(np.arange(len(starts) + 1), starts[first], vertices, places=True)
-        order = first[second]
-        targets = ends[order]
-    each = {name: values if np.ndim(values) == 0 else np.asarray(values)[order] for name, values in fields.items()}
-    weight = weight if weight is None or np.ndim(weight) == 0 else np.asarray(weight)[order]
-    return replace(csr(offsets, targets, weight, **each), symmetric=both)
+        offsets, _, order = transposed(np.arange(len(starts) + 1), starts[first], vertices, first)
+        targets, arrays = ends[order], [values[order] for values in carried.values]
+    sorted_ones = {"": weight, **fields, **dict(zip(named, arrays, strict=True))}
+    return replace(csr(offsets, targets, sorted_ones.pop(""), **sorted_ones), symmetric=both)
 
 
 def _check_vertices(direction: str, ids: NDArray[Any], vertices: int) -> None:

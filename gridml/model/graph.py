@@ -289,7 +289,7 @@ class Graph:
     def turn(self, source: str, name: str) -> None:
         """Give every `source` vertex the edges of a field by their ends, which are `source` vertices too: edges to the
         vertices from which they come, in ascending order. Idempotent."""
-        from gridml.model.transposed import transposed  # deferred, because numba takes a quarter of a second
+        from gridml.model.transposed import Carried, transposed  # deferred, because numba takes a quarter of a second
 
         table = self.tables[source]
         edges, declared = table.edges[name], table.type.edges[name]
@@ -300,11 +300,12 @@ class Graph:
         if edges.constant is not None:  # all lead to one vertex
             edges = replace(edges, targets=np.full(edges.count, edges.constant), constant=None)
         offsets = np.concatenate([[0], np.cumsum(edges.lengths)])
-        moves = edges.weight is not None or bool(edges.fields)
-        begins, sources, order = transposed(offsets, edges.targets, table.count, places=moves)
-        weight = None if edges.weight is None else edges.weight[order]
-        fields = {each: column[order] for each, column in edges.fields.items()}
+        named = {**({} if edges.weight is None else {"": edges.weight}), **edges.fields}
+        carried = Carried(list(named.values()))
+        begins, sources, moved = transposed(offsets, edges.targets, table.count, carried.first)
+        fields = dict(zip(named, carried.sorted(moved), strict=True))
         table.type = replace(table.type, edges={**table.type.edges, turned(name): declared})
+        weight = fields.pop("", None)
         table.edges[turned(name)] = Edges(table.count, sources, begins, weight=weight, fields=fields)
 
     def check(self) -> None:

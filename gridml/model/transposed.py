@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numba
@@ -13,7 +14,7 @@ Ids = NDArray[np.int64]
 Ends = NDArray[np.int32]
 
 
-def _turn(offsets: Ids, ends: Ends, turned: Ids, sources: Ends, places: Ids) -> None:
+def _turn(offsets: Ids, ends: Ends, carried: Ids, turned: Ids, sources: Ends, moved: Ids) -> None:
     for e in range(len(ends)):
         turned[np.uint64(ends[e]) + np.uint64(1)] += 1
     for y in range(1, len(turned)):
@@ -24,14 +25,14 @@ def _turn(offsets: Ids, ends: Ends, turned: Ids, sources: Ends, places: Ids) -> 
             at = np.uint64(turned[end])
             turned[end] += 1
             sources[at] = x
-            if len(places):
-                places[at] = e
+            if len(moved):
+                moved[at] = carried[e]
     for y in range(len(turned) - 1, 0, -1):
         turned[y] = turned[y - 1]
     turned[0] = 0
 
 
-def _group(keys: Ends, others: Ends, both: bool, begins: Ids, grouped: Ends, places: Ids) -> None:
+def _group(keys: Ends, others: Ends, both: bool, carried: Ids, begins: Ids, grouped: Ends, moved: Ids) -> None:
     for e in range(len(keys)):
         begins[np.uint64(keys[e]) + np.uint64(1)] += 1
         if both:
@@ -44,8 +45,8 @@ def _group(keys: Ends, others: Ends, both: bool, begins: Ids, grouped: Ends, pla
             at = np.uint64(begins[np.uint64(key)])
             begins[np.uint64(key)] += 1
             grouped[at] = other
-            if len(places):
-                places[at] = e
+            if len(moved):
+                moved[at] = carried[e]
     for y in range(len(begins) - 1, 0, -1):
         begins[y] = begins[y - 1]
     begins[0] = 0
@@ -55,25 +56,48 @@ _turn_compiled: Callable[..., None] = numba.njit(nogil=True, cache=True)(_turn)
 _group_compiled: Callable[..., None] = numba.njit(nogil=True, cache=True)(_group)
 
 
-def transposed(offsets: Ids, ends: NDArray[Any], rows: int, *, places: bool) -> tuple[Ids, Ends, Ids]:
+@dataclass(frozen=True)
+class Carried:
+    """Arrays (m, ...) of edges that a sort brings into its order: one of 8 bytes an edge itself, others by their
+    places."""
+
+    values: Sequence[NDArray[Any]]
+
+    @property
+    def _is_itself(self) -> bool:
+        return len(self.values) == 1 and self.values[0].ndim == 1 and self.values[0].dtype.itemsize == 8
+
+    @property
+    def first(self) -> Ids:
+        """What a first sort takes, int64 (m,), or nothing."""
+        if self._is_itself:
+            return np.ascontiguousarray(self.values[0]).view(np.int64)
+        return np.arange(len(self.values[0]) if self.values else 0)
+
+    def sorted(self, moved: Ids) -> list[NDArray[Any]]:
+        """Return the arrays in the order in which a sort `moved` what it took."""
+        return [moved.view(self.values[0].dtype)] if self._is_itself else [values[moved] for values in self.values]
+
+
+def transposed(offsets: Ids, ends: NDArray[Any], rows: int, carried: Ids) -> tuple[Ids, Ends, Ids]:
     """Return edges by their ends, of which there are `rows`: (offsets int64 (rows+1,), the row at which each edge
-    starts, int32 (m,), in ascending order for each end; if `places`, the position of each among the `ends`, int64 (m,),
-    else nothing). Edges are given as offsets (n+1,) and ends, integers (m,) from 0 to below `rows`."""
-    turned, sources = np.zeros(rows + 1, np.int64), np.empty(len(ends), np.int32)
-    at = np.empty(len(ends) if places else 0, np.int64)
-    _turn_compiled(_writeable(offsets, np.int64), _writeable(ends, np.int32), turned, sources, at)
-    return turned, sources, at
+    starts, int32 (m,), in ascending order for each end; `carried`, int64 (m,) or nothing, in the same order). Edges are
+    given as offsets (n+1,) and ends, integers (m,) from 0 to below `rows`."""
+    turned, sources, moved = np.zeros(rows + 1, np.int64), np.empty(len(ends), np.int32), np.empty_like(carried)
+    given = (_writeable(offsets, np.int64), _writeable(ends, np.int32), _writeable(carried, np.int64))
+    _turn_compiled(*given, turned, sources, moved)
+    return turned, sources, moved
 
 
-def grouped(keys: NDArray[Any], others: NDArray[Any], rows: int, *, both: bool, places: bool) -> tuple[Ids, Ends, Ids]:
+def grouped(keys: NDArray[Any], others: NDArray[Any], rows: int, carried: Ids, *, both: bool) -> tuple[Ids, Ends, Ids]:
     """Return the `others` of a list, integers (m,), by their `keys`, integers (m,) from 0 to below `rows`: (offsets
     int64 (rows+1,); the others of each key in the order of the list, int32 (m,), or (2m,) if `both`, when keys are
-    the others of others, too; if `places`, the position in the list of each, int64, else nothing)."""
-    count = len(keys) * (1 + both)
-    begins, found = np.zeros(rows + 1, np.int64), np.empty(count, np.int32)
-    at = np.empty(count if places else 0, np.int64)
-    _group_compiled(_writeable(keys, np.int32), _writeable(others, np.int32), both, begins, found, at)
-    return begins, found, at
+    the others of others, too; `carried`, int64 (m,) or nothing, in the same order)."""
+    begins, found = np.zeros(rows + 1, np.int64), np.empty(len(keys) * (1 + both), np.int32)
+    moved = np.empty(len(carried) * (1 + both), np.int64)
+    given = (_writeable(keys, np.int32), _writeable(others, np.int32))
+    _group_compiled(*given, both, _writeable(carried, np.int64), begins, found, moved)
+    return begins, found, moved
 
 
 def _writeable(values: NDArray[Any], dtype: Any) -> NDArray[Any]:
