@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from math import prod
 from types import FunctionType
 from typing import Any
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from gridml.codegen.cache import module_of
 from gridml.codegen.held import held
 from gridml.codegen.rewrite import PlainRewriter, StageRewriter, grows, is_totalled, listed, narrowed
-from gridml.codegen.stage_code import Access, Code, Fields, check_nodes, own_functions
+from gridml.codegen.stage_code import Access, Code, Fields, check_nodes, numbers_read, own_functions
 from gridml.model.stage_fields import accumulator
 from gridml.model.stages import ApplyStage, ExchangeStage, Part
 
@@ -62,6 +62,7 @@ _RANDOM = """def _random(state):
 
 # Flags of LLVM that let it vectorise sums. Those that assume finite numbers are left out: NaN stays NaN.
 FAST = ("arcp", "contract", "nsz", "reassoc")
+MAX_KERNELS = 64  # kept by a process; to write one takes 4 ms
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,12 @@ def kernel_of(
     """Return the kernel of a stage. With `holds` it leaves the replica as it is (`gridml.codegen.held`). With `pushes`
     it goes over given sources of edges, and not over their ends. Raises StageError, at the user's line, for what cannot
     be compiled."""
+    return _kernel(stage, exact, holds, pushes, numbers_read(stage.function))
+
+
+@lru_cache(MAX_KERNELS)
+def _kernel(stage: ExchangeStage | ApplyStage, exact: bool, holds: bool, pushes: bool, read: Collection[Any]) -> Kernel:
+    """`read` is what the text depends on beside the stage."""
     return _Writer(stage, exact=exact, holds=holds, pushes=pushes).kernel()
 
 

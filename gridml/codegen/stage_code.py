@@ -507,3 +507,24 @@ def own_functions(code: Code, fields: Fields | None = None) -> Mapping[str, Func
             elif found[function.__name__] is not function:
                 raise caller.error(node, f"two functions are called {function.__name__}; rename one.")
     return found
+
+
+def numbers_read(function: FunctionType) -> frozenset[Any]:
+    """Return what may change between two readings of a function's source: the numbers of the module, and of other
+    modules, that it and the functions which it calls name, and these functions."""
+    found: set[Any] = set()
+    waiting = [function]
+    while waiting:
+        reader = waiting.pop()
+        names, cells = reader.__code__.co_names, reader.__closure__ or ()
+        values = {name: reader.__globals__[name] for name in names if name in reader.__globals__}
+        values |= {name: cell.cell_contents for name, cell in zip(reader.__code__.co_freevars, cells, strict=True)}
+        of_modules = [each for each in values.values() if isinstance(each, ModuleType)]
+        values |= {f"{m.__name__}.{name}": getattr(m, name) for m in of_modules for name in names if hasattr(m, name)}
+        for name, value in values.items():
+            if isinstance(value, bool | int | float | np.number):
+                found.add((reader, name, type(value), value))
+            elif isinstance(value, FunctionType) and (reader, name, value) not in found:
+                found.add((reader, name, value))
+                waiting.append(value)
+    return frozenset(found)
