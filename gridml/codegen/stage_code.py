@@ -509,9 +509,10 @@ def own_functions(code: Code, fields: Fields | None = None) -> Mapping[str, Func
     return found
 
 
-def numbers_read(function: FunctionType) -> frozenset[Any]:
+def numbers_read(function: Callable[..., Any]) -> frozenset[Any]:
     """Return what may change between two readings of a function's source: the numbers of the module, and of other
     modules, that it and the functions which it calls name, and these functions."""
+    assert isinstance(function, FunctionType)
     found: set[Any] = set()
     waiting = [function]
     while waiting:
