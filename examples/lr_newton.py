@@ -8,7 +8,7 @@ from lr import LAMBDA, chapters, evaluate
 
 import gridml
 
-ENOUGH = 1e-3  # of the steepest slope at first
+SETTLED, ENOUGH = 1e-2, 1e-3  # of a word, for the rest of a pass; of the run, in parts of the steepest slope at first
 
 
 class Shared(gridml.Vertex):
@@ -25,14 +25,14 @@ class Feature(gridml.Vertex):
 
 class Sample(gridml.Vertex):
     label = gridml.array("float64")
-    score, along, slope, bend = (gridml.array("float64", mutable=True) for _ in range(4))
+    score, pull, slope, bend = (gridml.array("float64", mutable=True) for _ in range(4))
     words = gridml.edge(Feature, weight="float64")
 
 
 @gridml.apply(Sample)
 def weigh(sample: Sample, at: Shared) -> None:  # takes the step, and finds the next parabola
-    sample.score += sample.along
-    sample.along = 0.0
+    sample.score += sample.pull / sample.bend
+    sample.pull = 0.0
     tau = 1 / (1 + exp(sample.label * sample.score))
     sample.slope = -sample.label * tau
     sample.bend = max(tau * (1 - tau), at.floor)
@@ -52,15 +52,16 @@ def screen(feature: Feature, samples: gridml.Links[Sample], at: Shared) -> None:
 
 
 @gridml.exchange(over=Feature, when="active")
-def descend(feature: Feature, samples: gridml.Links[Sample]) -> None:
+def descend(feature: Feature, samples: gridml.Links[Sample], at: Shared) -> None:
     g, h, w = feature.g, feature.h, feature.w + feature.stride
     for x in samples:
-        g += x.weight * x.end.bend * x.end.along
+        g += x.weight * x.end.pull
     step = -(g + LAMBDA) / h if g + LAMBDA <= h * w else -(g - LAMBDA) / h if g - LAMBDA >= h * w else -w
+    feature.active = abs(step) * h > SETTLED * min(at.last, LAMBDA)
     if step != 0:
         feature.stride += step
         for x in samples:
-            x.end.along += step * x.weight
+            x.end.pull += step * x.weight * x.end.bend
 
 
 @gridml.global_sync
@@ -75,7 +76,7 @@ def graph() -> gridml.Graph:
     (label, offsets, word, x, vocabulary), g = chapters(held=False), gridml.Graph()
     g.add(Shared, last=1e300, first=0, floor=1e-3)
     g.add(Feature, ids=vocabulary, w=np.zeros(len(vocabulary)), stride=0, g=0, h=0, active=False)
-    g.add(Sample, label=label, score=0, along=0, slope=0, bend=0, words=gridml.csr(offsets, word, weight=x))
+    g.add(Sample, label=label, score=0, pull=0, slope=0, bend=1, words=gridml.csr(offsets, word, weight=x))
     return g
 
 
