@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, final
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.api.handle import restored_process_state, user_traceback_shown
-from gridml.engine.stage_jobs import MAX_RUNS, threads_of
+from gridml.engine.stage_jobs import MAX_RUNS, over_rows, threads_of
 from gridml.engine.stage_runner import StageRunner, distinct, stages_of
 from gridml.errors import NotFiniteError, ProgramError, UsageError
 from gridml.model.batch import Rows
@@ -194,8 +195,8 @@ class _Computation:
         enough: dict[str, None] = {}
         totals: dict[str, float] = {}
         for name, values in self._before.items():
-            if values is not self._table.columns[name]:
-                np.copyto(values, self._table.columns[name])
+            if values is not (now := self._table.columns[name]):
+                over_rows(partial(_copy, now, values), len(values), self._threads)
         if self._made is None or self._shuffle != "none":
             self._made = self._order(progress.epoch)
         order, fields, spans, whole = self._made
@@ -265,25 +266,47 @@ class _Computation:
         phases = range(len(self._shape.phases))
         return _Rows(driving, [StageRunner(self._shape, self._compiled, tables, self._threads, p) for p in phases])
 
-    @np.errstate(all="ignore")  # a sum may overflow
     def _check(self, number: int) -> None:
         """Raise NotFiniteError if pass `number` made NaN or infinity of a finite value. With 0, note where there is
         infinity from the beginning."""
         trained = {name.replace("/", "."): values for name, values in self._state.tensors()}
         for name, values in {**trained, **self._graph.mutable_columns()}.items():
-            # A finite sum has no other terms, and takes a third of the time of a look at each.
-            if values.dtype.kind != "f" or (name not in self._finite and np.isfinite(values.sum())):
+            if values.dtype.kind != "f":
                 continue
-            finite = np.isfinite(values)
+            if name not in self._finite:
+                found: list[bool] = []
+                over_rows(partial(_look, values, found), len(values), self._threads)
+                if all(found):
+                    continue
             # What was infinite before, such as the distance of a vertex that was not reached yet, may stay so.
-            made = self._finite.get(name, np.True_) > finite
-            if number and made.any():
-                at = int(np.flatnonzero(made.reshape(len(made), -1).any(1))[0])
+            finite, before = np.empty(values.shape, np.bool_), self._finite.get(name)
+            before = np.ones(values.shape, np.bool_) if before is None else before
+            made: list[bool] = []
+            over_rows(partial(_compare, values, before, finite, made), len(values), self._threads)
+            if number and any(made):
+                at = int(np.flatnonzero((before > finite).reshape(len(finite), -1).any(1))[0])
                 raise NotFiniteError(
                     f"{name} of vertex {at:,} is {values[at]} after pass {number}, and was finite before. Check what "
                     f"stages divide by, or lower the rate."
                 )
             self._finite[name] = finite
+
+
+def _copy(values: Array, to: Array, rows: slice) -> None:
+    np.copyto(to[rows], values[rows])
+
+
+def _look(values: Array, found: list[bool], rows: slice) -> None:
+    """Note whether all `rows` are finite, or False if their sum overflows."""
+    with np.errstate(all="ignore"):
+        # A finite sum has no other terms, and takes a third of the time of a look at each.
+        found.append(bool(np.isfinite(values[rows].sum())))
+
+
+def _compare(values: Array, before: Array, finite: Array, made: list[bool], rows: slice) -> None:
+    """Find which of `rows` are finite, and note whether any were `before` and are not now."""
+    np.isfinite(values[rows], out=finite[rows])
+    made.append(bool((before[rows] > finite[rows]).any()))
 
 
 def _mini_batches(division: Ticks | None, order: Ids, size: int) -> tuple[Ids, list[tuple[int, int]]]:

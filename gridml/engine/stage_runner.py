@@ -212,7 +212,8 @@ class StageRunner:
         for (type_name, name), values in self._workspace.items():
             declared = self._driving.vertex_type.workspace.get(name) if type_name == self._over.__name__ else None
             if isinstance(declared, accumulator):  # of local vertices: complete within the mini-batch
-                values[start:stop] = declared.first
+                reset = partial(_fill, values[start:stop], declared.first)
+                stage_jobs.over_rows(reset, stop - start, self._threads)
         made = []
         for number in self._numbers:
             each, found = self._compiled[number], self._do(number, start, stop, progress)
@@ -239,7 +240,7 @@ class StageRunner:
             return [each.run_job(0, [*span, *drawn, *columns], numbers)]
         # Jobs have sums of their own, also on one thread, so that additions have the same order on any number.
         jobs = [job for wave in waves for job in wave]
-        sums = [self._sums(each, columns) for _ in jobs]
+        sums = [self._sums(each, columns, at) for at in range(len(jobs))]
         found: list[Sequence[Log]] = [()] * len(jobs)
 
         def call(at: int) -> None:
@@ -256,7 +257,8 @@ class StageRunner:
             for place, total in made.items():
                 declared = each.kernel.columns[place].access.declared
                 assert isinstance(declared, accumulator)
-                MERGES[declared.by](columns[place], total, out=columns[place])
+                merge = partial(_merge, MERGES[declared.by], columns[place], total)
+                stage_jobs.over_rows(merge, len(total), self._threads)
         return found
 
     def _has_all_edges(self, each: CompiledStage, start: int, stop: int) -> bool:
@@ -281,7 +283,8 @@ class StageRunner:
                 offsets = csr.offsets
             else:
                 offsets = np.concatenate([[0], np.cumsum(csr.stops[active] - csr.begins[active])])
-            count = min(self._threads, stage_jobs.runs_of(int(offsets[-1]), stage_jobs.least_run(stage))[0])
+            least, rows = stage_jobs.least_run(stage), len(csr.begins)
+            count, _ = stage_jobs.pushing_runs(int(offsets[-1]), rows, least, self._threads)
             borders = stage_jobs.groups(offsets, 0, len(active), count)
             pieces = [active[first:last] for first, last in pairwise(borders)]
         jobs = [StageJob([piece, csr.begins, csr.stops, csr.ends], i) for i, piece in enumerate(pieces)]
@@ -289,13 +292,13 @@ class StageRunner:
         names = [column.access.name for column in each.kernel.columns]
         return [jobs], [read_only(csr.fields[names[i]]) if i in of_edges else v for i, v in enumerate(columns)]
 
-    def _sums(self, each: CompiledStage, columns: Sequence[Any]) -> dict[int, Array]:
+    def _sums(self, each: CompiledStage, columns: Sequence[Any], job: int) -> dict[int, Array]:
         """Return accumulators of a job, by place of their column: those of contexts and, from the sources' side, where
-        several may lead to one vertex, of ends."""
+        several may lead to one vertex, of ends, but for the first job."""
         found = {}
         for place, column in enumerate(each.kernel.columns):
             access, declared = column.access, column.access.declared
-            if access.is_summed or (each.is_push and self._threads > 1 and column.is_written):
+            if access.is_summed or (each.is_push and job and column.is_written):
                 assert isinstance(declared, accumulator)
                 found[place] = np.full_like(columns[place], declared.first)
         return found
@@ -434,3 +437,11 @@ def read_only(values: Array) -> Array:
     seen = np.ascontiguousarray(values).view()
     seen.flags.writeable = False
     return seen
+
+
+def _fill(values: Array, number: float, rows: slice) -> None:
+    values[rows] = number
+
+
+def _merge(merge: np.ufunc, into: Array, found: Array, rows: slice) -> None:
+    merge(into[rows], found[rows], out=into[rows])
