@@ -38,6 +38,7 @@ Array = NDArray[Any]
 Log = tuple[Array, Array, int]  # elements, changes, number of both
 LOG_ENTRIES = 1 << 10  # room of a new log; kernels double it
 MERGES = {"add": np.add, "max": np.maximum, "min": np.minimum}  # accumulators of jobs, by `accumulator.by`
+MAX_SAMPLED = 1 << 12
 MAX_ROWS_PER_END = 64  # up to which the ends of edges are marked in an array of all rows, which is faster than sorting
 
 
@@ -240,7 +241,7 @@ class StageRunner:
             return [each.run_job(0, [*span, *drawn, *columns], numbers)]
         # Jobs have sums of their own, also on one thread, so that additions have the same order on any number.
         jobs = [job for wave in waves for job in wave]
-        sums = [self._sums(each, columns, at) for at in range(len(jobs))]
+        sums = [self._sums(each, number, columns, at) for at in range(len(jobs))]
         found: list[Sequence[Log]] = [()] * len(jobs)
 
         def call(at: int) -> None:
@@ -279,20 +280,19 @@ class StageRunner:
         active = np.flatnonzero(self._tables[stage.over.__name__ + BEFORE].fields[stage.when])
         csr, pieces = self._edges(stage.edge), [active]
         if self._threads > 1:
-            if len(active) == len(csr.begins):
-                offsets = csr.offsets
-            else:
-                offsets = np.concatenate([[0], np.cumsum(csr.stops[active] - csr.begins[active])])
+            step = 1 + len(active) // MAX_SAMPLED  # so many of the active rows say where they are parted
+            sample = active[::step]
+            edges = np.concatenate([[0], np.cumsum((csr.stops[sample] - csr.begins[sample]) * step)])
             least, rows = stage_jobs.least_run(stage), len(csr.begins)
-            count, _ = stage_jobs.pushing_runs(int(offsets[-1]), rows, least, self._threads)
-            borders = stage_jobs.groups(offsets, 0, len(active), count)
-            pieces = [active[first:last] for first, last in pairwise(borders)]
+            count, _ = stage_jobs.pushing_runs(int(edges[-1]), rows, least, self._threads)
+            borders = [at * step for at in stage_jobs.groups(edges, 0, len(sample), count)]
+            pieces = [active[first:last] for first, last in pairwise([*borders[:-1], len(active)])]
         jobs = [StageJob([piece, csr.begins, csr.stops, csr.ends], i) for i, piece in enumerate(pieces)]
         of_edges = {i for i, column in enumerate(each.kernel.columns) if column.access.type is None}
         names = [column.access.name for column in each.kernel.columns]
         return [jobs], [read_only(csr.fields[names[i]]) if i in of_edges else v for i, v in enumerate(columns)]
 
-    def _sums(self, each: CompiledStage, columns: Sequence[Any], job: int) -> dict[int, Array]:
+    def _sums(self, each: CompiledStage, number: int, columns: Sequence[Any], job: int) -> dict[int, Array]:
         """Return accumulators of a job, by place of their column: those of contexts and, from the sources' side, where
         several may lead to one vertex, of ends, but for the first job."""
         found = {}
@@ -300,7 +300,11 @@ class StageRunner:
             access, declared = column.access, column.access.declared
             if access.is_summed or (each.is_push and job and column.is_written):
                 assert isinstance(declared, accumulator)
-                found[place] = np.full_like(columns[place], declared.first)
+                key = number, f"{access} of {place}", job
+                if key not in self._memory:  # new pages would take longer than what is done with them
+                    self._memory[key] = np.empty_like(columns[place])
+                found[place] = self._memory[key]
+                stage_jobs.over_rows(partial(_fill, found[place], declared.first), len(found[place]), self._threads)
         return found
 
     def _scratch(self, number: int, memory: int) -> dict[int, Array]:
