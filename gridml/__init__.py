@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from gridml.api.run_calls import run as run
     from gridml.api.run_calls import submit as submit
     from gridml.api.simulating import simulate as simulate
+    from gridml.api.tables import export as export
+    from gridml.api.tables import table as table
 
 # Names that are imported on first use, each with its module in `gridml.api`. They are not in `__all__`, because
 # `from gridml import *` must work on a worker, which has no master.
@@ -56,6 +58,7 @@ _CALLS = dict.fromkeys(("Event", "Run", "load"), "handle")
 _CALLS |= dict.fromkeys(("launch", "resume", "run", "submit"), "run_calls")
 _CALLS |= {"simulate": "simulating", "infer": "inferring", "graph_from": "graph_files"}
 _CALLS |= dict.fromkeys(("Computed", "compute"), "computing")
+_CALLS |= dict.fromkeys(("table", "export"), "tables")
 
 __all__ = [
     "Aggregate",

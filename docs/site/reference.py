@@ -63,6 +63,8 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
         "infer",
         "compute",
         "Computed",
+        "table",
+        "export",
         "Run",
         "Event",
     ),
