@@ -30,6 +30,7 @@ from gridml.model.graph import Graph, VertexSet, csr
 from gridml.model.own_imports import protect_gridml_packages
 from gridml.model.program import EarlyStopping, Program, early_stopping
 from gridml.model.ragged import Lists, Ragged, ragged, string
+from gridml.model.samples import sample
 from gridml.model.schedule import Progress, by_step, constant, linear_decay, torch_schedule, warmup
 from gridml.model.stage_fields import accumulator, counter, derived, scratch
 from gridml.model.stages import Link, Links, MiniBatch, apply, exchange, global_sync, uniform
@@ -108,6 +109,7 @@ __all__ = [
     "nesterov",
     "owned",
     "ragged",
+    "sample",
     "scratch",
     "stale_mean",
     "string",
