@@ -81,7 +81,6 @@ def main() -> None:
                         "vertices": vertices,
                         "edges": len(source),
                         "method": method,
-                        "placing: s": round(facts["place_s"], 2),
                         "ghosts a part": round(facts["ghosts"]),
                         "in order": round(facts["order_ghosts"]),
                         "at random": round(facts["chance_ghosts"]),
@@ -91,10 +90,10 @@ def main() -> None:
                 )
                 print(rows[-1], flush=True)
     notes = [
-        "ghosts: vertices that a part reads and does not have, a mean over 16 parts; `in order` is what a run without a "
-        "placement has: parts are adjacent vertices of the file",
+        "ghosts: vertices that a part reads and does not have, a mean over 16 parts; `in order` is what a run without "
+        "a placement has: parts are adjacent vertices of the file",
         "MB are all that workers get in a pass: edges, too, which are most of it and do not depend on the placement",
-        "the labels of all runs of a graph are equal after three passes; placing: wall seconds, with counting the ghosts",
+        "the labels of all runs of a graph are equal after three passes",
     ]
     write("graph_placed", "Ghosts of placed graphs", rows, notes)
 
