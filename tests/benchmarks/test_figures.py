@@ -47,6 +47,20 @@ DRAWN = ("rank 30, noise 1, flat", "rank 6, noise .4, steep")
 LENET, BIBLE, MOVIES = "MNIST, LeNet", "Bible, transformer", "MovieLens, factorisation"
 FIGURES: list[tuple[str, Callable[[], tuple[float, ...]]]] = [
     (
+        r"a placed part of linked vertices reads (\d+) to (\d+)% fewer of other parts' on three of SNAP's graphs",
+        lambda: tuple(
+            round(100 * (1 - share))
+            for share in sorted(
+                (
+                    cell("graph_placed", "ghosts a part", graph=graph, method="multilevel")
+                    / cell("graph_placed", "in order", graph=graph, method="multilevel")
+                    for graph in ("facebook", "enron", "slashdot")
+                ),
+                reverse=True,
+            )
+        ),
+    ),
+    (
         r"MNIST reached ([\d.]+)% in ([\d.]+) minutes through (\d+) evictions, (\d+) of them without",
         lambda: tuple(
             cell("condor_evictions", column, carrier="chirp")
@@ -241,6 +255,34 @@ def test_the_table_of_tails_is_the_measured_one() -> None:
             for column in ("alone", "tail")
         ]
         assert all(map(same, said, measured)), (task, said, measured)
+
+
+GRAPHS = {
+    "Facebook's friends": "facebook",
+    "Enron's mail": "enron",
+    "Slashdot's links": "slashdot",
+    "a grid of 300 × 300, row by row": "grid",
+    "the same, numbered at random": "grid, shuffled",
+}
+
+
+def test_the_table_of_ghosts_is_the_measured_one() -> None:
+    _, *lines = next(table for table in tables("placement.md") if table[0][-1] == "at random")
+    assert {line[0] for line in lines} == {*GRAPHS} and {row["graph"] for row in rows("graph_placed")} == {
+        *GRAPHS.values()
+    }
+    for said, multilevel, parsa, in_order, at_random in lines:
+        for cell_of, method, column in (
+            (multilevel, "multilevel", "ghosts a part"),
+            (parsa, "parsa", "ghosts a part"),
+            (in_order, "parsa", "in order"),
+            (at_random, "parsa", "at random"),
+        ):
+            measured = cell("graph_placed", column, graph=GRAPHS[said], method=method)
+            assert int(cell_of.replace(",", "")) == measured, (said, method, column)
+    where = {"graph": "enron", "method": "multilevel"}
+    placed, in_order_mb = (cell("graph_placed", c, **where) for c in ("MB a pass, placed", "in order: MB"))
+    assert round(100 * (1 - placed / in_order_mb)) == 3  # said below the table
 
 
 def same_task(said: str, measured: str) -> bool:
