@@ -15,7 +15,8 @@ BENCHMARKS := merge memory overhead kills condor.latency condor.evictions condor
               carriers local_ec2 spot.replay large_replicas new_user kept_chunks kept_after_restart \
               devices page graph_programs.kernels graph_programs.against_libmf graph_programs.against_tomotopy \
               graph_programs.hash_tables graph_programs.larger_than_memory graph_programs.mini_batches \
-              graph_programs.workers graph_programs.slack graph_programs.threads graph_programs.linked
+              graph_programs.workers graph_programs.slack graph_programs.threads graph_programs.linked \
+              graph_programs.placed graph_programs.lines
 
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c

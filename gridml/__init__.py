@@ -30,6 +30,7 @@ from gridml.model.graph import Graph, VertexSet, csr
 from gridml.model.own_imports import protect_gridml_packages
 from gridml.model.program import EarlyStopping, Program, early_stopping
 from gridml.model.ragged import Lists, Ragged, ragged, string
+from gridml.model.samples import sample
 from gridml.model.schedule import Progress, by_step, constant, linear_decay, torch_schedule, warmup
 from gridml.model.stage_fields import accumulator, counter, derived, scratch
 from gridml.model.stages import Link, Links, MiniBatch, apply, exchange, global_sync, uniform
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     from gridml.api.run_calls import run as run
     from gridml.api.run_calls import submit as submit
     from gridml.api.simulating import simulate as simulate
+    from gridml.api.tables import export as export
+    from gridml.api.tables import table as table
 
 # Names that are imported on first use, each with its module in `gridml.api`. They are not in `__all__`, because
 # `from gridml import *` must work on a worker, which has no master.
@@ -56,6 +59,7 @@ _CALLS = dict.fromkeys(("Event", "Run", "load"), "handle")
 _CALLS |= dict.fromkeys(("launch", "resume", "run", "submit"), "run_calls")
 _CALLS |= {"simulate": "simulating", "infer": "inferring", "graph_from": "graph_files"}
 _CALLS |= dict.fromkeys(("Computed", "compute"), "computing")
+_CALLS |= dict.fromkeys(("table", "export"), "tables")
 
 __all__ = [
     "Aggregate",
@@ -105,6 +109,7 @@ __all__ = [
     "nesterov",
     "owned",
     "ragged",
+    "sample",
     "scratch",
     "stale_mean",
     "string",

@@ -35,7 +35,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
         "counter",
         "counters",
     ),
-    "The program": ("Program", "early_stopping", "EarlyStopping"),
+    "The program": ("Program", "sample", "early_stopping", "EarlyStopping"),
     "Learning rates": ("linear_decay", "constant", "by_step", "warmup", "torch_schedule"),
     "Merge rules": (
         "stale_mean",
@@ -63,6 +63,8 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
         "infer",
         "compute",
         "Computed",
+        "table",
+        "export",
         "Run",
         "Event",
     ),

@@ -6,7 +6,7 @@ import inspect
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -31,7 +31,7 @@ from gridml.model.schedule import Progress
 from gridml.model.stages import ApplyStage, GlobalSync
 from gridml.model.ticks import Ticks
 from gridml.model.vertex import describe
-from master.evaluation.metrics import evaluate
+from master.evaluation.metrics import evaluate, sampled
 from master.leases.epochs import drawn
 from master.store.settings import check_seed
 from master.store.spec import shuffle_of
@@ -60,6 +60,8 @@ class Computed:
     ended_by: str | None  #: the `global_sync` that returned True; None if the program's passes were done
     totals: Mapping[str, float]  #: those of the last pass
     metrics: Metrics  #: of evaluate, after the last pass; empty without one
+    #: (vertices that evaluate took, all vertices) by argument, where it takes a `gridml.sample`
+    sampled: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 def compute(
@@ -187,7 +189,8 @@ class _Computation:
         arrays |= {name.replace(":", "."): column for name, column in self._graph.mutable_columns().items()}
         arrays |= {f"{name}.ids": table.ids for name, table in self._graph.tables.items() if table.ids is not None}
         metrics = evaluate(self._program, self._graph, self._state, file)
-        return Computed(arrays, number, " and ".join(enough) or None, totals, metrics)
+        of = sampled(self._program, self._graph)
+        return Computed(arrays, number, " and ".join(enough) or None, totals, metrics, of)
 
     def _pass(self, progress: Progress) -> tuple[list[str], dict[str, float]]:
         """Do the mini-batches of a pass. Return (the functions among their stages that end the run, the totals that

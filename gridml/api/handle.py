@@ -202,14 +202,9 @@ def load(run: Run | str | os.PathLike[str], which: str | int | None = None) -> d
     is no run; RunError if the run has no such replica yet; UsageError for a version that is not available, and if both
     `run` and `which` name a version; and the errors of loading the run's copy of the program.
     """
-    from master.store.local_arrays import read_local
-    from master.store.saved_replica import FINAL, read_replica
-
     check_guarded("gridml.load")
     root, chosen = replica_of("gridml.load", run, which)
-    tensors = read_replica(root, chosen).tensors
-    arrays = {name.replace("/", "."): tensor for name, tensor in tensors.items() if module_key(name) is None}
-    arrays |= read_local(root, fields=chosen == FINAL)
+    tensors, arrays = read_arrays(root, chosen)
     by_type: dict[str, set[int]] = {}
     for name in tensors:
         if (key := module_key(name)) is not None:
@@ -220,6 +215,17 @@ def load(run: Run | str | os.PathLike[str], which: str | int | None = None) -> d
         program, _ = program_of(root)
         states = [state for name in by_type for state in _states(program, name, sorted(by_type[name]), tensors).items()]
     return {**dict(states), **arrays}
+
+
+def read_arrays(root: Path, chosen: str | int) -> tuple[Mapping[str, Array], dict[str, Array]]:
+    """Return (all tensors of a replica by their names in files, the arrays by name that `load` returns). Raises what
+    `load` raises for the files."""
+    from master.store.local_arrays import read_local
+    from master.store.saved_replica import FINAL, read_replica
+
+    tensors = read_replica(root, chosen).tensors
+    arrays = {name.replace("/", "."): tensor for name, tensor in tensors.items() if module_key(name) is None}
+    return tensors, arrays | read_local(root, fields=chosen == FINAL)
 
 
 def replica_of(call: str, run: Run | str | os.PathLike[str], which: str | int | None) -> tuple[Path, str | int]:

@@ -110,7 +110,16 @@ def command_line() -> typer.Typer:
             app.add_typer(more, name=plugin.name)
     add(app, prepare.check)
     add(app, typer_command(start.resume, in_panels(resume_options())))
-    for command in (show.status, show.watch, show.report, manage.cancel, manage.scale, manage.rollback, prepare.plan):
+    for command in (
+        show.status,
+        show.watch,
+        show.report,
+        show.export,
+        manage.cancel,
+        manage.scale,
+        manage.rollback,
+        prepare.plan,
+    ):
         add(app, command)
     add(app, place.place)
     add(app, typer_command(start.simulate, in_panels(simulate_options())))

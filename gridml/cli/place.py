@@ -177,10 +177,12 @@ def place(
     Each row of GRAPH touches columns. Rows that touch the same columns go to the same part, and each column goes where
     it is used, so that a part holds few columns and few are transferred. quality.json compares this with a random
     placement: M_max and T_max are the largest memory and traffic of a part, T_sum is the total traffic, in columns.
+    With --as vertices, G_max and G_sum are ghosts, the neighbours that other parts have: of a part, and of all.
 
     Example: gridml place ratings.tsv.gz -k 16 --out placed --plot placed.png
     """
     from gridml.placement.auto import find
+    from gridml.placement.bipartite import VERTICES
     from gridml.placement.files import registry as files
     from gridml.placement.files.registry import read_weights
     from gridml.placement.folder import Names, before, check_free, save, without
@@ -211,7 +213,9 @@ def place(
                     earlier = without(earlier, options.lost, options.parts)
                 method = Repartition(earlier)
             report("placing", 0, 0)  # without a total: methods do not report their progress
-            placement, quality = measure(method, weighted, options.parts, method_options)
+            placement, quality = measure(
+                method, weighted, options.parts, method_options, is_of_one_type=options.kind == VERTICES
+            )
             facts = quality.to_json() | (asdict(Moved.between(earlier, placement)) if earlier is not None else {})
     except MemoryError as error:  # the graph is too large for this machine: not a bug, so no traceback
         raise UsageError(

@@ -72,7 +72,7 @@ def check(
         f"graph      {vertices}",
         f"replica    {trial.replica_bytes / 1e6:,.3g} MB in {trial.tensors:,} tensors and fields",
         f"f          {trial.batch:,} vertices took {took}, and moved {_listed(trial.moved)}",
-        f"evaluate   {metrics or 'returns nothing'}",
+        f"evaluate   {metrics or 'returns nothing'}{f', on {trial.evaluated_on}' if trial.evaluated_on else ''}",
         *([f"ticks      {trial.ticks}"] if trial.ticks else []),
         *(f"{'' if place else 'settings':11}{settings}" for place, settings in enumerate(trial.settings)),
         *(partial(echo, f"Warning: {odd}", err=True) for odd in trial.odd),

@@ -1,10 +1,10 @@
-"""`gridml report`, `gridml status` and `gridml watch`: commands that read a run and change nothing."""
+"""`gridml report`, `gridml status`, `gridml watch` and `gridml export`: commands that read a run and change nothing."""
 
 from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -77,3 +77,66 @@ def watch(
 
     follow(run, as_json=as_json)
     print_status(run, as_json=as_json, in_one_line=True)
+
+
+def export(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN[:WHICH]",
+            help="Directory of the run; with :best, :v57 or :e3 an earlier replica of it.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A .parquet, .csv, .tsv or .npz file. Without it: list the tables and their columns.",
+            show_default=False,
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--type",
+            metavar="TYPE",
+            help="The vertex type. Not needed if only one has several vertices. Type.edges: mutable fields of edges.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write what a run computed to a file: a row for each vertex of a type, with its own id and its fields.
+
+    Example: gridml export runs/pagerank-20260401-120000 --type Page --out ranks.parquet
+    """
+    from gridml.api.tables import check_format, chosen, rows_of, tables_of, write
+
+    if out is not None:
+        check_format(out)
+    tables = tables_of("gridml export", run)
+    if out is not None or name is not None:
+        name, columns = chosen(tables, name)
+        tables = {name: columns}
+    facts = {
+        each: {"rows": rows_of(columns), "columns": {of: _described(values) for of, values in columns.items()}}
+        for each, columns in tables.items()
+    }
+    lines = [
+        f"{each}: {rows_of(columns):,} rows, with "
+        + ", ".join(f"{of} {_described(values)}" for of, values in columns.items())
+        for each, columns in tables.items()
+    ]
+    if out is not None:
+        write(columns, out)
+        lines = [f"Wrote {out}. {lines[0]}"]
+    elif not tables:
+        lines = ["The run has no arrays of vertices; gridml.load returns what modules learnt."]
+    print_result(facts, *lines, as_json=as_json)
+
+
+def _described(values: Any) -> str:
+    """Return the dtype and shape of a column's values, such as "float32 (32,)"."""
+    kind = "text" if values.dtype.kind == "U" else str(values.dtype)
+    return f"{kind} {values.shape[1:]}" if values.ndim > 1 else kind

@@ -192,7 +192,7 @@ class Neighbours:
 
     f receives the distinct neighbours as another batch. Edge j leads to position `index[j]` in that batch; `index` is
     int64 (m,). Vertex i has the edges `offsets[i]` to `offsets[i+1]` - 1; `offsets` is int64 (n+1,). `weight` is (m,),
-    or None.
+    or None. In evaluate `index` has the numbers of the neighbours in the graph, which are positions in a Batch of all.
     """
 
     def __init__(self, index: Any, offsets: Any, weight: Any, original: Array | None = None) -> None:
@@ -224,10 +224,10 @@ class Batch(Generic[V]):
     #: By field: (the copy that f gets, its values before f's writes). For a read-only field both are the same array.
     _copies: dict[str, tuple[Array, Array]]
     _lent: dict[str, Any]  #: by field: the tensor on a device that f gets; `_copies` has its values before f's writes
-    _links: dict[str, Neighbours]  #: edges by edge field
+    _links: Mapping[str, Neighbours]  #: edges by edge field
 
     @classmethod
-    def _over(cls, rows: Rows, at: slice | Ids, links: dict[str, Neighbours] | None = None) -> Batch[V]:
+    def _over(cls, rows: Rows, at: slice | Ids, links: Mapping[str, Neighbours] | None = None) -> Batch[V]:
         batch: Batch[V] = object.__new__(cls)
         batch.__dict__.update(_rows=rows, _at=at, _copies={}, _lent={}, _links=links or {})  # bypasses __setattr__
         return batch

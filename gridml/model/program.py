@@ -23,6 +23,7 @@ from gridml.model.graph import Graph
 from gridml.model.layers import layers_of
 from gridml.model.order import Shuffle
 from gridml.model.phases import Stages
+from gridml.model.samples import samples_of
 from gridml.model.schedule import Progress, Schedule, TorchSchedule, check_schedule, factor_of, linear_decay
 from gridml.model.stages import ApplyStage, GlobalSync, MiniBatch
 from gridml.model.ticks import Consistency, Ticks
@@ -173,7 +174,8 @@ class Program:
     `update` is f, or a list: f or a `MiniBatch`, and then what the master does after each pass: functions under
     `global_sync`, and stages under `apply` over all vertices of a replicated type. Then passes do not overlap.
 
-    `evaluate` takes the vertex types that its annotations name and returns numbers (or lists of numbers) by name.
+    `evaluate` takes the vertex types that its annotations name, or a `gridml.sample` of them, and returns numbers (or
+    lists of numbers) by name.
     `schedule` gives the learning-rate factor for the credited share of the run (0 to 1), or for a `gridml.Progress`:
     see `by_step`, `warmup` and `torch_schedule`. f and `evaluate` can also take a `gridml.Progress`. `shuffle` defaults
     to "all" if every replicated vertex is a module (then placement has no effect), otherwise to "block". `placement`
@@ -398,6 +400,17 @@ class Program:
         name = self.evaluate.__name__ if inspect.isfunction(self.evaluate) else "evaluate"
         hints = argument_hints(self.evaluate, name)
         progress_place(hints, name)
+        for each in samples_of(self.evaluate):
+            if hints[each] is Progress or not (named := vertex_class(hints[each], name, each))[1]:
+                raise ProgramError(
+                    f"argument {each} of {name} is a sample of {hints[each].__name__}; expected one of a gridml.Batch, "
+                    f"as in Annotated[gridml.Batch[Page], gridml.sample(10_000)]."
+                )
+            if describe(named[0]).modules:
+                raise ProgramError(
+                    f"argument {each} of {name} is a sample of {named[0].__name__}, which has modules; expected a type "
+                    f"of arrays alone. Take gridml.Batch[{named[0].__name__}], and choose in {name}."
+                )
         return {each: vertex_class(hint, name, each)[0] for each, hint in hints.items() if hint is not Progress}
 
     def check(self) -> None:

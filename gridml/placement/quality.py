@@ -113,6 +113,23 @@ def _touches(graph: Bipartite, rows: Parts, parts: int) -> Iterator[NDArray[np.b
         yield np.unpackbits(bits[part * width : (part + 1) * width], count=graph.columns, bitorder="little") > 0
 
 
+@dataclass(frozen=True)
+class Ghosts:
+    """Of a graph whose rows are vertices with their neighbours: the vertices that each part reads and does not have,
+    int64 (parts,), by weight. Their values travel to the part in each pass."""
+
+    placed: Counts
+    at_random: Counts
+    in_order: Counts  #: parts of adjacent rows, as many each, in the order of the file's numbers
+
+
+def ghosts(graph: Bipartite, rows: Parts, parts: int) -> Counts:
+    """Return the ghosts of each part, int64 (parts,), by weight."""
+    sizes = np.ones(graph.columns, np.int64) if graph.column_weights is None else graph.column_weights
+    own = np.bincount(rows, sizes, parts).astype(np.int64)
+    return np.array([sizes[touches].sum() for touches in _touches(graph, rows, parts)]) - own
+
+
 def improvement(before: float, after: float) -> float:
     """Return the improvement in percent, 100·(before − after)/after; `before` is the figure of a random placement."""
     return 100.0 * (before - after) / after if after else float("inf") if before else 0.0
@@ -134,11 +151,13 @@ class Quality:
     at_random: Traffic
     seconds: float  #: the wall time of placing the graph
     peak_mb: float  #: the peak memory of the process until the graph is placed, including reading it, in 10⁶ bytes
+    ghosts: Ghosts | None = None  #: None: rows and columns are not the same vertices
 
     @property
     def figures(self) -> dict[str, tuple[float, float]]:
         """Each figure of this placement, and of a random one. As in the publications: the largest memory of a part, the
-        largest traffic of a part, and the total traffic, in weights of columns. For the objective duan also the product
+        largest traffic of a part, and the total traffic, in weights of columns. If rows and columns are the same
+        vertices, also the most ghosts of a part, and those of all parts. For the objective duan also the product
         of work and traffic, and if rates are known, the seconds of a round."""
         both = self.placed, self.at_random
         found: dict[str, tuple[float, float]] = {
@@ -146,6 +165,9 @@ class Quality:
             "T_max": (both[0].largest_traffic, both[1].largest_traffic),
             "T_sum": (both[0].total_traffic, both[1].total_traffic),
         }
+        if self.ghosts is not None:
+            of = self.ghosts.placed, self.ghosts.at_random
+            found["G_max"], found["G_sum"] = (int(of[0].max()), int(of[1].max())), (int(of[0].sum()), int(of[1].sum()))
         if self.options.objective == DUAN:
             found["duan"] = both[0].duan, both[1].duan
         if self.options.rates is not None:
@@ -175,14 +197,19 @@ class Quality:
             **{name: placed for name, (placed, _) in figures.items()},
             **{f"{name}_improvement": improvement(chance, placed) for name, (placed, chance) in figures.items()},
             **{f"{name}_random": chance for name, (_, chance) in figures.items()},
+            **({} if self.ghosts is None else {"G_max_order": int(self.ghosts.in_order.max())}),
+            **({} if self.ghosts is None else {"G_sum_order": int(self.ghosts.in_order.sum())}),
             "balance": self.placed.balance,
             "seconds": self.seconds,
             "peak_mb": self.peak_mb,
         }
 
 
-def measure(method: Method, graph: Bipartite, parts: int, options: Options) -> tuple[Placement, Quality]:
-    """Place a graph and count the costs. Raises UsageError if the method cannot place it with these options."""
+def measure(
+    method: Method, graph: Bipartite, parts: int, options: Options, *, is_of_one_type: bool = False
+) -> tuple[Placement, Quality]:
+    """Place a graph and count the costs; those of ghosts, too, if `is_of_one_type`: row i is vertex i, which it touches
+    with its neighbours. Raises UsageError if the method cannot place the graph with these options."""
     begun = time.perf_counter()
     placement = method.place(graph, parts, options)
     seconds = time.perf_counter() - begun
@@ -201,8 +228,14 @@ def measure(method: Method, graph: Bipartite, parts: int, options: Options) -> t
         at_random=traffic(graph, chance, options.topology, options.fractions),
         seconds=seconds,
         peak_mb=peak_mb,
+        ghosts=_ghosts(graph, placement, chance) if is_of_one_type else None,
     )
     return placement, quality
+
+
+def _ghosts(graph: Bipartite, placement: Placement, chance: Placement) -> Ghosts:
+    k, ordered = placement.parts, (np.arange(graph.rows) * placement.parts // graph.rows).astype(np.int32)
+    return Ghosts(*(ghosts(graph, rows, k) for rows in (placement.rows, chance.rows, ordered)))
 
 
 def _peak_mb() -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,6 +22,7 @@ from gridml.model.chunk import Chunk, cut
 from gridml.model.graph import Graph, Table, components
 from gridml.model.order import EpochOrder
 from gridml.model.program import Metrics, Mode, Program, user_traceback
+from gridml.model.samples import GraphEdges, Sample, samples_of
 from gridml.model.schedule import Progress
 from gridml.model.vertex import Vertex, VertexType, describe
 from gridml.protocol.foreign import described, printable
@@ -43,11 +45,14 @@ def evaluate(program: Program, graph: Graph, state: ReplicaState, source: Path, 
     """
     if program.evaluate is None:
         return {}
-    hints = typing.get_type_hints(program.evaluate)
+    hints, samples = typing.get_type_hints(program.evaluate), samples_of(program.evaluate)
     arguments = []
     for name in inspect.signature(program.evaluate).parameters:
         hint = hints.get(name)
-        arguments.append(at if hint is Progress else _argument(name, hint, graph, state, torch=program.uses_torch))
+        if hint is Progress:
+            arguments.append(at)
+        else:
+            arguments.append(_argument(name, hint, samples.get(name), graph, state, torch=program.uses_torch))
     try:
         metrics = program.evaluate(*arguments)
     except Interruption:
@@ -101,8 +106,25 @@ def _without_gradient(value: Any) -> Any:
     return value.double() if value.is_floating_point() else value  # numpy has no bfloat16
 
 
-def _argument(name: str, hint: Any, graph: Graph, state: ReplicaState, *, torch: bool) -> Any:
-    """Return an argument of evaluate with a version's values: the vertex of a type, or a Batch of all its vertices."""
+def sampled(program: Program, graph: Graph) -> dict[str, tuple[int, int]]:
+    """Return (vertices that evaluate takes, all vertices) by argument, where it takes a sample of them."""
+    hints = typing.get_type_hints(program.evaluate) if program.evaluate is not None else {}
+    found = {}
+    for name, sample in samples_of(program.evaluate).items():
+        total = graph.tables[describe(typing.get_args(hints[name])[0]).name].count
+        if sample.count < total:
+            found[name] = sample.count, total
+    return found
+
+
+def sampled_text(counts: Mapping[str, tuple[int, int]]) -> str:
+    """Return what `sampled` found as text, such as "1,000 of 77,360 pages"; empty if evaluate takes all vertices."""
+    return " and ".join(f"{few:,} of {total:,} {name}" for name, (few, total) in counts.items())
+
+
+def _argument(name: str, hint: Any, sample: Sample | None, graph: Graph, state: ReplicaState, *, torch: bool) -> Any:
+    """Return an argument of evaluate with a version's values: the vertex of a type, or a Batch of all its vertices, or
+    of a sample."""
     batched = typing.get_origin(hint) is Batch
     cls = typing.get_args(hint)[0] if batched else hint
     if not (isinstance(cls, type) and issubclass(cls, Vertex) and describe(cls).name in graph.tables):
@@ -120,21 +142,28 @@ def _argument(name: str, hint: Any, graph: Graph, state: ReplicaState, *, torch:
             modules.put(index, views)
         modules.evaluation_mode()
         return [modules.vertex(i) for i in range(table.count)] if batched else modules.vertex(0)
-    ids, columns = np.arange(table.count, dtype=np.int64), _columns(table, state)
-    rows = Rows(table.type, ids, columns, frozenset(), torch=torch, aligned=False)  # rows of all vertices, not copied
-    rows.ragged = table.ragged
-    return Batch._over(rows, slice(0, table.count)) if batched else cls._view(rows, 0)
+    chosen = None if sample is None else sample.rows(table.count)
+    ids = np.arange(table.count) if chosen is None else chosen
+    rows = Rows(table.type, ids, _columns(table, state, chosen), frozenset(), torch=torch, aligned=False)
+    rows.ragged = table.ragged if chosen is None else {name: each.take(chosen) for name, each in table.ragged.items()}
+    if not batched:
+        return cls._view(rows, 0)
+    edges = {name: each for name, each in table.edges.items() if name in describe(cls).edges}  # not those of stages
+    return Batch._over(rows, slice(0, len(ids)), GraphEdges(rows, edges, chosen))
 
 
-def _columns(table: Table, state: ReplicaState) -> dict[str, Array]:
-    """Return a type's arrays: those of the version for a replicated type, those of the graph for a local one.
+def _columns(table: Table, state: ReplicaState, chosen: NDArray[np.int64] | None) -> Mapping[str, Array]:
+    """Return a type's arrays: those of the version for a replicated type, those of the graph for a local one; of the
+    chosen vertices only.
 
     Local fields that f can change are copied, because evaluate may write to them, and the run still needs their values.
     """
-    if not table.type.replicated:
-        mutable = table.type.mutable
-        return {name: np.array(column) if name in mutable else column for name, column in table.columns.items()}
-    return state.arrays[table.type.name]
+    columns = state.arrays[table.type.name] if table.type.replicated else table.columns
+    if chosen is not None:
+        return {name: np.asarray(column[chosen]) for name, column in columns.items()}
+    if table.type.replicated:
+        return columns
+    return {name: np.array(column) if name in table.type.mutable else column for name, column in columns.items()}
 
 
 def needs_graph(program: Program) -> bool:

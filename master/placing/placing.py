@@ -1,16 +1,16 @@
 """Placement of a run's vertices, once, before the run begins: vertices that touch the same rows go to one worker.
 
-A worker needs the replicated rows that its vertices touch. The graph to place is bipartite: one side has the vertices
-that f runs on, the other side has the rows that these vertices touch, grouped by type. Pure functions decide whether
-vertices are placed, by which method, on how many parts, and whether the result is worth keeping. `plan_placement`
-applies the same rules to a program without placing anything.
+A worker needs the rows that its vertices touch (`sides.py`): replicated ones, and in a superstep the vertices that they
+are linked with. Pure functions decide whether vertices are placed, by which method, on how many parts, and whether the
+result is worth keeping. `plan_placement` applies the same rules to a program without placing anything.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,15 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.errors import ProgramError
-from gridml.model.graph import Edges, Graph
+from gridml.model.graph import Graph
 from gridml.model.loading import load
 from gridml.model.program import Program
 from gridml.model.vertex import describe
 from master.leases.policy import MIN_CHUNK_BATCHES
+from master.placing.sides import Side, at_random, bipartite_of, ghosts, in_order, sides_of
 from master.store.rundir import EventFacts, RunDirectory
 from master.store.settings import AUTO, NO_PLACEMENT, Settings, check_placement
 from master.store.spec import RunSpec, Shared, save, shuffle_of
-from master.store.versions import row_bytes
 
 if TYPE_CHECKING:
     from gridml.placement.base import Placement
@@ -40,6 +40,7 @@ MIN_CHUNKS_PER_PART = 4
 MIN_ROW_BYTES = 1_000_000  # auto places nothing below it: at 100 Mbit/s, all rows are sent in less than 0.1 s
 MAX_READ_EDGES = 10_000_000  # of files that auto reads into memory, as placing does: a few hundred MB
 MIN_SAVED_SHARE = 0.05  # auto keeps a placement that saves at least this fraction of the bytes that random parts touch
+AT_RANDOM, IN_ORDER = "at random", "in the graph's order"  # what a placement is compared with
 MAX_VERTICES = 2**31 - 1  # for vertices and for rows, because placement numbers each of them in int32
 
 
@@ -59,10 +60,17 @@ class PlacingFacts:
     chunk: int  #: the requested number of vertices per chunk; `fewest` if none was requested
     fewest: int  #: the minimum number of vertices per chunk; a smaller chunk is not worth a message
     shuffled: bool = True  #: False: an epoch visits vertices in the graph's order
-    connected: bool = False  #: True: vertices have edges to each other
+    connected: bool = False  #: True: components of linked vertices are never cut
+    linked: bool = False  #: True: linked vertices read one another as the last pass left them, wherever they are
+    parts: int | None = None  #: the parts of the program, each a lease of its own; None: the run chooses
     drop_last: bool = False  #: True: f skips an epoch's last batch
     modules: bool = False  #: True: f also trains modules
     mapped: bool = False  #: True: edges are in memory-mapped files, as `gridml.graph_from` leaves them
+
+    @property
+    def keeps_order(self) -> bool:
+        """True if, without a placement, parts are adjacent vertices in the graph's order, as linked ones are."""
+        return self.linked and not self.shuffled
 
 
 @dataclass(frozen=True)
@@ -77,9 +85,11 @@ class PlacementChoice:
 def choose(facts: PlacingFacts) -> tuple[PlacementChoice | None, str]:
     """Decide how vertices are placed, and why; None: they are not placed.
 
-    There is one part for each requested worker, because a worker keeps one part. The number of parts is lower if parts
-    would have too few chunks, or if more than MAX_PARTS workers are requested. A part is divided into sections unless
-    an epoch visits vertices in the graph's order. A method requested by name is used unless placement is impossible.
+    There are as many parts as the program has, if it has any and its vertices are linked: the result then depends on no
+    number of workers. Otherwise there is one for each requested worker, because a worker keeps one part. The number of
+    parts is lower if parts would have too few chunks, or if more than MAX_PARTS workers are requested. A part is
+    divided into sections unless an epoch visits vertices in the graph's order. A method requested by name is used
+    unless placement is impossible.
     """
     if facts.requested == NO_PLACEMENT:
         return None, "no placement was requested"
@@ -91,19 +101,18 @@ def choose(facts: PlacingFacts) -> tuple[PlacementChoice | None, str]:
         return None, "drop_last would always skip vertices of the same part"
     if max(facts.vertices, facts.rows) > MAX_VERTICES:
         return None, f"at most {MAX_VERTICES:,} vertices and rows can be placed"
-    if facts.workers < 2:
-        return None, "one worker trains all vertices"
-    chunks, several = (
-        (MIN_CHUNKS_PER_PART, f"{MIN_CHUNKS_PER_PART} chunks") if facts.requested == AUTO else (1, "1 chunk")
-    )
-    parts, least = min(facts.workers, MAX_PARTS), chunks * facts.chunk
-    if facts.vertices < 2 * least:
-        return None, f"{facts.vertices:,} vertices do not fill two parts of {least:,} ({several})"
-    reason = "as many as workers" if parts == facts.workers else "the maximum"
-    if facts.vertices < parts * least:
-        parts, reason = facts.vertices // least, f"each with {several} or more"
-    sections = max(1, min(MAX_SECTIONS, facts.vertices // parts // facts.fewest)) if facts.shuffled else 1
-    division = f"{parts} parts, {reason}" if sections == 1 else f"{parts} parts, {reason}, of {sections} sections"
+    if facts.parts is not None:
+        parts, sections, division = facts.parts, 1, f"{facts.parts} parts, as many as the program has"
+        if parts < 2:
+            return None, "the program has one part"
+    else:
+        if facts.workers < 2:
+            return None, "one worker trains all vertices"
+        parts, reason = _as_workers(facts)
+        if parts < 2:
+            return None, reason
+        sections = max(1, min(MAX_SECTIONS, facts.vertices // parts // facts.fewest)) if facts.shuffled else 1
+        division = f"{parts} parts, {reason}" if sections == 1 else f"{parts} parts, {reason}, of {sections} sections"
     if facts.requested != AUTO:
         return PlacementChoice(facts.requested, parts, sections), f"{facts.requested} was requested; {division}"
     if facts.modules:
@@ -118,34 +127,26 @@ def choose(facts: PlacingFacts) -> tuple[PlacementChoice | None, str]:
     return PlacementChoice(AUTO, parts, sections), division
 
 
-def worth_keeping(requested: str, placed_bytes: float, chance_bytes: float) -> tuple[bool, str]:
+def _as_workers(facts: PlacingFacts) -> tuple[int, str]:
+    """Return (the number of parts for the workers of a run, reason); fewer than two if there are too few vertices."""
+    chunks, several = (
+        (MIN_CHUNKS_PER_PART, f"{MIN_CHUNKS_PER_PART} chunks") if facts.requested == AUTO else (1, "1 chunk")
+    )
+    parts, least = min(facts.workers, MAX_PARTS), chunks * facts.chunk
+    if facts.vertices < 2 * least:
+        return 1, f"{facts.vertices:,} vertices do not fill two parts of {least:,} ({several})"
+    if facts.vertices < parts * least:
+        return facts.vertices // least, f"each with {several} or more"
+    return parts, "as many as workers" if parts == facts.workers else "the maximum"
+
+
+def worth_keeping(requested: str, placed_bytes: float, else_bytes: float, than: str = AT_RANDOM) -> tuple[bool, str]:
     """Decide whether a placement is worth keeping, and why. `placed_bytes` is the mean bytes of rows that a part of the
-    placement touches, `chance_bytes` the mean for random parts."""
-    saved = 1 - placed_bytes / chance_bytes if chance_bytes else 0.0
+    placement touches, `else_bytes` the mean of what it is compared with, which `than` names."""
+    saved = 1 - placed_bytes / else_bytes if else_bytes else 0.0
     if requested == AUTO and saved < MIN_SAVED_SHARE:
-        return False, f"parts would touch only {saved:.0%} fewer bytes of rows than at random"
-    return True, f"{saved:.0%} fewer bytes of rows than at random"
-
-
-@dataclass(frozen=True)
-class Side:
-    """Edges of the driving vertices to the rows of one type."""
-
-    type: str
-    edges: Edges
-    count: int  #: the number of rows of the type
-    row_bytes: int  #: the bytes of one row
-
-
-def sides_of(graph: Graph, driver: str) -> Iterator[Side]:
-    """Yield the edges that decide which rows a vertex needs. Edges that all lead to one row decide nothing, and are
-    left out."""
-    table = graph.tables[driver]
-    for name, edges in table.edges.items():
-        to = graph.tables[describe(table.type.target(name)).name]
-        rows = to.type.replicated and to.type.arrays and not to.type.modules
-        if rows and to.count > 1 and edges.constant is None:
-            yield Side(to.type.name, edges, to.count, row_bytes(to.columns))
+        return False, f"parts would touch only {saved:.0%} fewer bytes of rows than {than}"
+    return True, f"{abs(saved):.0%} {'more' if saved < 0 else 'fewer'} bytes of rows than {than}"
 
 
 def facts_of(
@@ -155,6 +156,7 @@ def facts_of(
     later."""
     types = {side.type: side for side in sides}.values()
     connected = (not describe(table.type.target(name)).replicated for table in graph.local for name in table.edges)
+    division = program.division(graph)
     fewest = max(MIN_CHUNK_BATCHES * (program.shape.batch or 1), program.min_actual_batch)
     return PlacingFacts(
         requested=requested,
@@ -166,40 +168,25 @@ def facts_of(
         chunk=chunk or fewest,
         fewest=fewest,
         shuffled=shuffle_of(program, graph) != "none",
-        connected=any(connected),
+        connected=any(connected) and not program.consistency.is_bsp,
+        linked=any(side.is_own for side in sides),
+        parts=division.parts if division is not None and program.consistency.is_bsp else None,
         drop_last=program.shape.drop_last,
         modules=any(table.type.modules for table in graph.replicated),
         mapped=any(isinstance(side.edges.targets, np.memmap) for side in sides),
     )
 
 
-def bipartite_of(sides: Sequence[Side], vertices: int) -> tuple[Bipartite, NDArray[np.int64]]:
-    """Return the graph of vertices and rows, and the bytes of each row, int64 (rows,)."""
-    from gridml.placement.bipartite import Bipartite
-
-    types = {side.type: side for side in sides}
-    counts = [side.count for side in types.values()]
-    first = dict(zip(types, np.cumsum([0, *counts]).tolist(), strict=False))  # column of a type's rows
-    weights = np.repeat(np.array([side.row_bytes for side in types.values()], np.int64), counts)
-    if len(sides) == 1:
-        edges = sides[0].edges
-        offsets = np.arange(vertices + 1) * edges.degree if edges.offsets is None else edges.offsets
-        return Bipartite.from_rows(offsets, edges.targets, len(weights)), weights
-    rows, columns = [], []
-    for side in sides:
-        degrees = side.edges.degree if side.edges.offsets is None else np.diff(side.edges.offsets)
-        rows.append(np.repeat(np.arange(vertices, dtype=np.int32), degrees))
-        columns.append((np.asarray(side.edges.targets) + first[side.type]).astype(np.int32))
-    shape = vertices, len(weights)
-    return Bipartite.from_edges(np.concatenate(rows), np.concatenate(columns), shape), weights
+def _sides(program: Program, graph: Graph) -> list[Side]:
+    """Return the sides of a program's graph."""
+    return [*sides_of(graph, program.driving(graph), linked=program.consistency.is_bsp)]
 
 
-def random_part_bytes(graph: Bipartite, weights: NDArray[np.int64], parts: int, seed: int) -> float:
-    """Return the mean bytes of rows that a part touches if vertices are dealt out at random."""
+def part_bytes(graph: Bipartite, labels: NDArray[np.int32], parts: int, weights: NDArray[np.int64]) -> float:
+    """Return the mean bytes of rows that a part touches."""
     from gridml.placement.sections import overlap
 
-    dealt = (np.random.default_rng(seed).permutation(graph.rows) % parts).astype(np.int32)
-    return float(np.diag(overlap(graph, dealt, parts, weights)).mean())
+    return float(np.diag(overlap(graph, labels, parts, weights)).mean())
 
 
 MAX_PLACE_S = 10.0  # the time that auto may spend on a placement, during which the run does not start
@@ -207,7 +194,10 @@ LONG_EDGES = 5_000_000  # placing a graph of at least this many edges takes some
 #: The facts of the event if vertices are not placed. Their keys are those of a placement, so readers need no special
 #: case.
 NOT_PLACED: EventFacts = dict.fromkeys(
-    ("method", "parts", "sections", "edges", "place_s", "bytes", "placed_bytes", "chance_bytes")
+    (
+        *("method", "parts", "sections", "edges", "place_s", "bytes", "placed_bytes", "chance_bytes", "order_bytes"),
+        *("ghosts", "chance_ghosts", "order_ghosts"),
+    )
 )
 
 
@@ -250,8 +240,7 @@ def place(
     `notify` is called before a placement that takes long. Raises OSError.
     """
     directory.placement.unlink(missing_ok=True)  # left by a failed start
-    driver = spec.program.driving(spec.graph)
-    requested, sides = spec.settings.placement or spec.program.placement, [*sides_of(spec.graph, driver)]
+    requested, sides = spec.settings.placement or spec.program.placement, _sides(spec.program, spec.graph)
     facts = facts_of(spec.program, spec.graph, sides, requested=requested, workers=spec.settings.workers, chunk=chunk)
     chosen, reason = choose(facts)
     if chosen is None:
@@ -275,34 +264,57 @@ def _placed(
     durable: bool,
 ) -> tuple[RunSpec, PlacementReport]:
     """Place the vertices as chosen, and keep the placement if it is worth it."""
-    from gridml.placement.sections import sections
+    from gridml.placement.sections import overlap, sections
 
     begun = time.perf_counter()
     graph, weights = bipartite_of(sides, facts.vertices)
-    best, others = _best(graph, weights, chosen, spec.settings.seed)
-    chance_bytes, all_bytes = random_part_bytes(graph, weights, chosen.parts, spec.settings.seed), int(weights.sum())
-    worth, why = worth_keeping(facts.requested, best.part_bytes, chance_bytes)
+    division, parts = spec.program.division(spec.graph), chosen.parts
+    works = None if division is None or facts.parts is None else division.work
+    best, others = _best(graph if works is None else graph.weighted(works), weights, chosen, spec.settings.seed)
     labels, shared = _in_chain(best.placement, best.shared)
-    within = sections(graph, labels, chosen.parts, chosen.sections if worth else 1, spec.settings.seed)
+    if facts.parts is not None:  # parts end where those of the program do
+        labels = in_order(np.argsort(labels, kind="stable"), parts, division)
+        shared = overlap(graph, labels, parts, weights)
+    placed_bytes, all_bytes = float(np.diag(shared).mean()), int(weights.sum())
+    chance = at_random(facts.vertices, parts, spec.settings.seed)
+    ordered = in_order(np.arange(facts.vertices), parts, division) if facts.keeps_order else None
+    bytes_of = partial(part_bytes, graph, parts=parts, weights=weights)
+    chance_bytes, order_bytes = bytes_of(chance), None if ordered is None else bytes_of(ordered)
+    compared_with = (chance_bytes, AT_RANDOM) if order_bytes is None else (order_bytes, IN_ORDER)
+    worth, why = worth_keeping(facts.requested, placed_bytes, *compared_with)
+    within = sections(graph, labels, parts, chosen.sections if worth else 1, spec.settings.seed)
     measured: EventFacts = {
         "method": best.method if worth else None,
-        "parts": chosen.parts if worth else None,
+        "parts": parts if worth else None,
         "sections": chosen.sections if worth else None,
         "edges": graph.edges,
         "place_s": time.perf_counter() - begun,
         "bytes": all_bytes,
-        "placed_bytes": best.part_bytes,
+        "placed_bytes": placed_bytes,
         "chance_bytes": chance_bytes,
+        "order_bytes": order_bytes,
+        "ghosts": ghosts(graph, sides, labels, parts),
+        "chance_ghosts": ghosts(graph, sides, chance, parts),
+        "order_ghosts": None if ordered is None else ghosts(graph, sides, ordered, parts),
     }
     if not worth:
         return spec, PlacementReport(f"vertices are not placed: {why}", measured)
     compared = f", which touches less than {others[0].method}" if others else ""
     text = (
         f"{reason}; {best.placement.why}{compared}; in {measured['place_s']:.2g} s. A part touches "
-        f"{best.part_bytes / 1e6:.3g} of {all_bytes / 1e6:.3g} MB in rows, {why}"
+        f"{placed_bytes / 1e6:.3g} of {all_bytes / 1e6:.3g} MB in rows, {why}{_ghosts_in_words(measured)}"
     )
     kept = save(directory.placement, labels, within, shared, durable=durable)
     return replace(spec, placement=kept), PlacementReport(text, measured)
+
+
+def _ghosts_in_words(measured: EventFacts) -> str:
+    """Return what is said of ghosts; nothing if vertices are not linked."""
+    if measured["ghosts"] is None:
+        return ""
+    order = measured["order_ghosts"]
+    than = f"{measured['chance_ghosts']:,.0f} {AT_RANDOM}" + ("" if order is None else f", {order:,.0f} {IN_ORDER}")
+    return f". It reads {measured['ghosts']:,.0f} vertices of other parts ({than})"
 
 
 def methods_of(chosen: PlacementChoice, graph: Bipartite) -> list[str]:
@@ -358,13 +370,14 @@ class PlannedPlacement:
     parts: int = 0
     place_s: float | None = None  #: expected CPU seconds of all methods; None: unknown, or vertices are not placed
     row_bytes: int = 0  #: the bytes of all rows together
-    chance_bytes: float = 0.0  #: mean bytes that a part touches if vertices are placed at random; 0: not computed
+    else_bytes: float = 0.0  #: mean bytes that a part touches without a placement; 0: not computed
     least_bytes: float = 0.0  #: lower bound of the mean bytes that a part touches in any placement; 0: not computed
+    than: str = AT_RANDOM  #: how vertices come to parts without a placement
 
     @property
     def most_saved(self) -> float | None:
-        """The upper bound of the share of `chance_bytes` that a placement can save; None: not computed."""
-        return 1 - self.least_bytes / self.chance_bytes if self.chance_bytes else None
+        """The upper bound of the share of `else_bytes` that a placement can save; None: not computed."""
+        return 1 - self.least_bytes / self.else_bytes if self.else_bytes else None
 
 
 @dataclass(frozen=True)
@@ -384,7 +397,7 @@ def plan_placement(file: Path, workers: int | None) -> Planned:
     requested = program.placement
     check_placement(f"the placement of {file}", requested, ProgramError)
     graph = program.build(file)
-    sides = [*sides_of(graph, program.driving(graph))]
+    sides = _sides(program, graph)
     workers = Settings.workers if workers is None else workers
     facts = facts_of(program, graph, sides, requested=requested, workers=workers)
     if requested == NO_PLACEMENT or (requested == AUTO and not sides):
@@ -397,10 +410,13 @@ def plan_placement(file: Path, workers: int | None) -> Planned:
     bipartite, weights = bipartite_of(sides, facts.vertices)
     methods = methods_of(chosen, bipartite)
     seconds = [auto.expected_s(method, auto.work(bipartite), chosen.parts) for method in methods]
-    chance_bytes = random_part_bytes(bipartite, weights, chosen.parts, SEED)
+    labels, than = at_random(facts.vertices, chosen.parts, SEED), AT_RANDOM
+    if facts.keeps_order:
+        labels, than = in_order(np.arange(facts.vertices), chosen.parts, program.division(graph)), IN_ORDER
+    else_bytes = part_bytes(bipartite, labels, chosen.parts, weights)
     # At least one part touches each row that has edges.
     least_bytes = float(weights[bipartite.transposed.degrees > 0].sum()) / chosen.parts
-    worth, why = worth_keeping(requested, least_bytes, chance_bytes)
+    worth, why = worth_keeping(requested, least_bytes, else_bytes, than)
     return Planned(
         facts.vertices,
         PlannedPlacement(
@@ -410,7 +426,8 @@ def plan_placement(file: Path, workers: int | None) -> Planned:
             chosen.parts if worth else 0,
             sum(each for each in seconds if each is not None) if worth and None not in seconds else None,
             facts.row_bytes,
-            chance_bytes,
+            else_bytes,
             least_bytes,
+            than,
         ),
     )

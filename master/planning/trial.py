@@ -37,7 +37,7 @@ from gridml.model.program import Metrics, Program, user_traceback
 from gridml.model.schedule import Progress
 from gridml.protocol.foreign import described
 from gridml.protocol.push import Fields, ReplicaPart
-from master.evaluation.metrics import ADVICE, evaluate, first_chunk, start_engine
+from master.evaluation.metrics import ADVICE, evaluate, first_chunk, sampled, sampled_text, start_engine
 from master.planning.program_warnings import (
     dominant_component,
     ignored_weight_writes,
@@ -73,6 +73,7 @@ class Trial:
     odd: tuple[str, ...]  #: warnings
     device: str = CPU  #: device that f ran on
     settings: tuple[str, ...] = ()  #: batch and learning rates, as (text for one worker, text for several workers)
+    evaluated_on: str = ""  #: of how many vertices the metrics are, if evaluate takes a sample
     ticks: str = ""  #: what a pass is, if workers wait for one another within it
 
     def to_json(self) -> dict[str, Any]:
@@ -163,6 +164,7 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
         tuple(odd),
         place.name,
         _settings(program, graph),
+        sampled_text(sampled(program, graph)),
         _ticks(program, graph),
     )
 

@@ -107,6 +107,7 @@ def standing(root: Path, written: str) -> str:
     return RunStatus.STOPPED if written == RunStatus.RUNNING and holder(root) is None else RunStatus(written)
 
 
+EVALUATED_ON = "evaluated_on"  # a fact of the run: of how many vertices its metrics are; None: of all
 STOPPED_EARLY = "stopped_early"  # a fact of the run: why it stopped before its last epoch
 LOGGED_SETTINGS = "told_settings"  # a fact of the run: the batch sizes and rates that workers use, as logged
 #: a fact of a run that makes no headway: {cause, reason, at_s, since_s}; null or missing while it makes headway

@@ -10,11 +10,12 @@ from gridml.errors import DamagedError, ProgramError
 from gridml.model.chunk import Chunk
 from gridml.model.program import Metrics
 from master.evaluation.evaluator import Evaluated, Evaluator, Subject, tail_mean
-from master.evaluation.metrics import ADVICE
+from master.evaluation.metrics import ADVICE, sampled, sampled_text
 from master.evaluation.recalibration import has_statistics, with_statistics
 from master.evaluation.subprocess_evaluator import limit_s
 from master.ports.environment import Hook
 from master.store.journal import WARNING, Events
+from master.store.reader import EVALUATED_ON
 from master.store.rundir import EventFacts, RunDirectory
 from master.store.saved_replica import Best, BestCheckpoint
 from master.store.spec import RunSpec
@@ -116,10 +117,12 @@ class EpochEnd:
             if not future.done():
                 return False
             self._evaluating = None
-            best, epoch = None, subject.epoch
+            best, epoch, few = None, subject.epoch, None
             try:
                 evaluated, best = future.result()
-                topic, text = "metrics", f"epoch {epoch + 1}: {describe_metrics(evaluated.metrics)}"
+                few = sampled_text(sampled(self._spec.program, self._spec.graph))
+                on = f", evaluated on {few}" if few else ""
+                topic, text = "metrics", f"epoch {epoch + 1}: {describe_metrics(evaluated.metrics)}{on}"
                 versions = 1 + len(subject.tail)
                 facts = {"epoch": epoch + 1, "metrics": _numbers(evaluated.metrics), "versions": versions}
             except DamagedError as error:  # not fatal, because training does not need this version any more
@@ -128,6 +131,8 @@ class EpochEnd:
             self._hook("before-metrics")
             with self._store.ledger.transaction():
                 self._store.ledger.set_metrics(epoch, evaluated.metrics)
+                if few is not None:
+                    self._store.ledger.set(EVALUATED_ON, few or None)
                 if best is not None:
                     self._keeper.record(best)
                 for kind, line in evaluated.events:

@@ -102,6 +102,8 @@ def _choices(choices: Choices) -> Iterator[tuple[str, RenderableType]]:
         yield "settings", Group(*choices.settings)
     if choices.placement is not None:
         yield "placed", choices.placement
+    if choices.evaluated_on is not None:
+        yield "evaluated", f"on {choices.evaluated_on}, drawn at random"
     if (best := choices.best) is not None:
         yield "best", f"{best['goal']} {_number(best['value'])}, after epoch {best['epoch']}"
     if choices.stopped_early is not None:

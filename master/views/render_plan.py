@@ -14,7 +14,7 @@ from rich.text import Text
 
 from chunk_model.lifetime import Lifetime
 from gridml.placement.base import COLUMN_WEIGHTS, STAR
-from gridml.placement.quality import Quality, improvement
+from gridml.placement.quality import Ghosts, Quality, improvement
 from master.leases.sizing import merging_s
 from master.placing.placing import PlannedPlacement
 from master.planning.master_load import MasterLoad
@@ -69,12 +69,12 @@ def _placement(planned: PlannedPlacement) -> str:
         return f"none {asked}: {planned.reason}"
     took = "" if planned.place_s is None else f", expected to take {_time(planned.place_s)} of computing"
     most = "" if planned.most_saved is None else f", {planned.most_saved:.0%} fewer"
-    rows, chance, least = (
-        in_units(nbytes, "B") for nbytes in (planned.row_bytes, planned.chance_bytes, planned.least_bytes)
+    rows, otherwise, least = (
+        in_units(nbytes, "B") for nbytes in (planned.row_bytes, planned.else_bytes, planned.least_bytes)
     )
     return (
-        f"{asked} by {' or '.join(planned.methods)}{took}: {planned.reason}. Of {rows} in rows a part by chance "
-        f"touches {chance}, and however they are placed {least} at least{most}"
+        f"{asked} by {' or '.join(planned.methods)}{took}: {planned.reason}. Of {rows} in rows a part "
+        f"{planned.than} touches {otherwise}, and however they are placed {least} at least{most}"
     )
 
 
@@ -129,6 +129,8 @@ def _time(seconds: float) -> str:
 ReportProgress = Callable[[str, int, int], None]  # (name of the task, amount done, total amount or 0 if unknown)
 _TITLES = {
     "M_max": "largest memory",
+    "G_max": "most ghosts",
+    "G_sum": "all ghosts",
     "T_max": "largest traffic",
     "T_sum": "total traffic",
     "duan": "work × traffic",
@@ -152,17 +154,29 @@ def render_quality(quality: Quality) -> RenderableType:
     }
     note = f"Memory: {_columns(quality)} that a part touches. Traffic: what of it travels to and from it in a round"
     note += ", all of it: a star." if quality.options.topology == STAR else "."
+    if quality.ghosts is not None:
+        note = "Memory: the vertices that a part reads, its own and ghosts, which are neighbours that other parts have."
     return Group(grid(facts.items()), Text(), _figures(quality), Text(), Text(note, "dim"))
 
 
 def _figures(quality: Quality) -> Table:
-    made = table("", quality.method, "random", "improvement", left=("",))
+    of_one_type = quality.ghosts is not None
+    made = table("", quality.method, "random", *["in order"] * of_one_type, "improvement", left=("",))
     for name, (placed, chance) in quality.figures.items():
+        if of_one_type and name in ("T_max", "T_sum"):  # of columns that are placed apart from rows
+            continue
         shown = ",.3g" if isinstance(placed, float) else ","
         better = f"{improvement(chance, placed):.1f}%" if placed or not chance else "all of it"
-        made.add_row(_TITLES[name], f"{placed:{shown}}", f"{chance:{shown}}", better)
-    made.add_row("balance", f"{quality.placed.balance:.3f}", f"{quality.at_random.balance:.3f}", "")
+        ordered = [_in_order(quality.ghosts, name)] if quality.ghosts is not None else []
+        made.add_row(_TITLES[name], f"{placed:{shown}}", f"{chance:{shown}}", *ordered, better)
+    made.add_row("balance", f"{quality.placed.balance:.3f}", f"{quality.at_random.balance:.3f}")
     return made
+
+
+def _in_order(ghosts: Ghosts, name: str) -> str:
+    """Return the figure of ghosts of parts in the file's order; nothing for another figure."""
+    figures = {"G_max": ghosts.in_order.max(), "G_sum": ghosts.in_order.sum()}
+    return f"{figures[name]:,}" if name in figures else ""
 
 
 def _columns(quality: Quality) -> str:

@@ -17,6 +17,7 @@ from master.backends.registry import read_settings
 from master.state.failures import AVOID_AFTER
 from master.state.jobs import State
 from master.store.reader import (
+    EVALUATED_ON,
     STOPPED_EARLY,
     RunClock,
     opened,
@@ -167,7 +168,11 @@ def _credit(db: sqlite3.Connection, epochs: Sequence[EpochReport]) -> CreditSums
 def _choices(db: sqlite3.Connection, facts: Mapping[str, Any]) -> Choices:
     sizing = next((text for (text,) in db.execute(_LAST_SIZING)), None)
     return Choices(
-        **read_choices(facts), stopped_early=facts.get(STOPPED_EARLY), best=read_best_fact(facts), sizing=sizing
+        **read_choices(facts),
+        stopped_early=facts.get(STOPPED_EARLY),
+        best=read_best_fact(facts),
+        evaluated_on=facts.get(EVALUATED_ON),
+        sizing=sizing,
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.averaging.pacing import ADDED, BEFORE
+from benchmarks.graph_programs.lines import EXAMPLES, PEERS, counted
 from benchmarks.placement.peers import ALL_PEERS
 from benchmarks.table import RESULTS
 
@@ -43,9 +44,22 @@ def faster(task: str, workers: int) -> float:
     return cell("averaging_time", "faster", task=task, W=workers)
 
 
+def ghosts_left() -> list[float]:
+    """Return the ghosts of placed parts of SNAP's graphs over those of parts in the file's order."""
+    where = [{"graph": graph, "method": "multilevel"} for graph in ("facebook", "enron", "slashdot")]
+    return [cell("graph_placed", "ghosts a part", **each) / cell("graph_placed", "in order", **each) for each in where]
+
+
 DRAWN = ("rank 30, noise 1, flat", "rank 6, noise .4, steep")
 LENET, BIBLE, MOVIES = "MNIST, LeNet", "Bible, transformer", "MovieLens, factorisation"
 FIGURES: list[tuple[str, Callable[[], tuple[float, ...]]]] = [
+    (
+        r"a placed part of linked vertices reads (\d+) to (\d+)% fewer of other parts' on three of SNAP's graphs",
+        lambda: (
+            round(100 * (1 - max(shares := ghosts_left()))),
+            round(100 * (1 - min(shares))),
+        ),
+    ),
     (
         r"MNIST reached ([\d.]+)% in ([\d.]+) minutes through (\d+) evictions, (\d+) of them without",
         lambda: tuple(
@@ -241,6 +255,47 @@ def test_the_table_of_tails_is_the_measured_one() -> None:
             for column in ("alone", "tail")
         ]
         assert all(map(same, said, measured)), (task, said, measured)
+
+
+GRAPHS = {
+    "Facebook's friends": "facebook",
+    "Enron's mail": "enron",
+    "Slashdot's links": "slashdot",
+    "a grid of 300 × 300, row by row": "grid",
+    "the same, numbered at random": "grid, shuffled",
+}
+
+
+def test_the_table_of_ghosts_is_the_measured_one() -> None:
+    _, *lines = next(table for table in tables("placement.md") if table[0][-1] == "at random")
+    assert {line[0] for line in lines} == {*GRAPHS} and {row["graph"] for row in rows("graph_placed")} == {
+        *GRAPHS.values()
+    }
+    for said, multilevel, parsa, in_order, at_random in lines:
+        for cell_of, method, column in (
+            (multilevel, "multilevel", "ghosts a part"),
+            (parsa, "parsa", "ghosts a part"),
+            (in_order, "parsa", "in order"),
+            (at_random, "parsa", "at random"),
+        ):
+            measured = cell("graph_placed", column, graph=GRAPHS[said], method=method)
+            assert int(cell_of.replace(",", "")) == measured, (said, method, column)
+    where = {"graph": "enron", "method": "multilevel"}
+    placed, in_order_mb = (cell("graph_placed", c, **where) for c in ("MB a pass, placed", "in order: MB"))
+    assert round(100 * (1 - placed / in_order_mb)) == 3  # said below the table
+
+
+def test_the_table_of_lines_is_the_counted_one() -> None:
+    head, *lines = next(table for table in tables("graphs.md") if table[0][1] == "gridml")
+    assert [line[0] for line in lines] == [row["program"] for row in rows("graph_lines")]
+    for (_, *said), row in zip(lines, rows("graph_lines"), strict=True):
+        assert [None if each == "–" else int(each) for each in said] == [row[name] for name in head[1:]]
+    for row in rows("graph_lines"):  # those of the programs as they are now
+        assert counted(EXAMPLES / f"{row['program']}.py") == row["gridml"]
+        for column in ("networkx", "ready", "GraphFrames"):
+            assert counted(PEERS / f"{row['program']}_{column.lower()}.py") == row[column]
+    shares = [float(str(row["gridml"])) / float(str(row["networkx"])) for row in rows("graph_lines")]
+    assert (f"{min(shares):.1f}", f"{max(shares):.1f}") == ("1.3", "1.6")
 
 
 def same_task(said: str, measured: str) -> bool:

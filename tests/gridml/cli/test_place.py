@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -198,6 +199,28 @@ def test_rows_of_a_general_graph(gridml: Callable[..., Answer], tmp_path: Path) 
     assert "they cannot be matched" in gridml(*again, "edges", "--from", "edges")[2]
     made = read(tmp_path / "edges" / "graph.npz")
     assert made.neighbours[:4].tolist() == [0, 1, 0, 39], "edges by their smaller end, then by the other"
+
+
+def test_vertices_of_one_type_have_ghosts(gridml: Callable[..., Answer], tmp_path: Path) -> None:
+    names = np.random.default_rng(0).permutation(40)
+    links = "".join(f"{names[i]} {names[(i + 1) % 40]}\n" for i in range(40))
+    (tmp_path / "ring.txt").write_text(links)
+    status, out, _ = gridml("ring.txt", "-k", "4", "--as", "vertices", "--out", "placed", "--json")
+    found, part = json.loads(out), np.load(tmp_path / "placed" / "u_part.npy")
+    around = [{int(names[(i - 1) % 40]), int(names[(i + 1) % 40])} for i in np.argsort(names)]
+
+    def ghosts(labels: Any) -> list[int]:
+        of = [{*np.flatnonzero(labels == p).tolist()} for p in range(4)]
+        return [len(set().union(*(around[v] for v in own)) - own) for own in of]
+
+    placed, in_order = ghosts(part), ghosts(np.arange(40) // 10)
+    assert status == 0 and (found["G_max"], found["G_sum"]) == (max(placed), sum(placed))
+    assert (found["G_max_order"], found["G_sum_order"]) == (max(in_order), sum(in_order))
+    assert found["G_sum"] < found["G_sum_random"] and found["M_max"] <= 10 + found["G_max"]
+    status, out, _ = gridml("ring.txt", "-k", "4", "--as", "vertices", "--out", "again")
+    assert status == 0 and "most ghosts" in out and "in order" in out and "traffic" not in out
+    status, out, _ = gridml("ring.txt", "-k", "4", "--as", "edges", "--out", "edges")
+    assert status == 0 and "ghosts" not in out and "total traffic" in out
 
 
 @pytest.mark.parametrize(

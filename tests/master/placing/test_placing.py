@@ -14,7 +14,8 @@ from gridml.errors import DamagedError
 from gridml.model.graph import Graph
 from gridml.placement.auto import METHODS
 from master.placing import placing
-from master.placing.placing import NOT_PLACED, PlacementReport, bipartite_of, place, sides_of
+from master.placing.placing import NOT_PLACED, PlacementReport, place
+from master.placing.sides import bipartite_of, sides_of
 from master.store import spec
 from master.store.rundir import EventFacts, RunDirectory
 from master.store.settings import Settings

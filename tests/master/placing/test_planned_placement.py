@@ -84,12 +84,12 @@ def test_the_run_decides_so(placement: str, workers: int, tmp_path: Path) -> Non
     said, did = planned.placement, placed(file, workers, tmp_path)
     assert said is not None
     assert did["method"] in said.methods and did["parts"] == said.parts == workers
-    assert (did["bytes"], did["chance_bytes"]) == (said.row_bytes, said.chance_bytes)
+    assert (did["bytes"], did["chance_bytes"]) == (said.row_bytes, said.else_bytes)
     bought = len(np.unique(load(file).graph().tables["User"].edges["bought"].targets))
     assert said.least_bytes == bought * 800 / workers
     placed_bytes = did["placed_bytes"]
     assert isinstance(placed_bytes, float) and placed_bytes >= said.least_bytes
-    assert said.most_saved == pytest.approx(1 - said.least_bytes / said.chance_bytes)
+    assert said.most_saved == pytest.approx(1 - said.least_bytes / said.else_bytes)
 
 
 def test_what_no_placement_can_save_is_not_placed(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_what_no_placement_can_save_is_not_placed(tmp_path: Path) -> None:
     said = plan_placement(file, 4).placement
     assert said is not None and (said.methods, said.parts, said.place_s) == ((), 0, None)
     assert said.reason == "parts would touch only 0% fewer bytes of rows than at random, at best"
-    assert said.chance_bytes == said.least_bytes == 2000 * 800 / 4
+    assert said.else_bytes == said.least_bytes == 2000 * 800 / 4
     assert placed(file, 4, tmp_path)["method"] is None
 
 
@@ -159,7 +159,7 @@ def test_a_plan_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     print_plan(plan)
     text = " ".join(capsys.readouterr().out.split())
     assert "placement with 4 workers by multilevel or parsa, expected to take" in text
-    assert "4 parts, as many as workers, of 4 sections. Of 1.6 MB in rows a part by chance touches" in text
+    assert "4 parts, as many as workers, of 4 sections. Of 1.6 MB in rows a part at random touches" in text
     print_plan(make_plan(dataclasses.replace(options, workers=1)))
     assert "placement none with 1 worker: one worker trains all vertices" in " ".join(capsys.readouterr().out.split())
     assert make_plan(dataclasses.replace(options, program=None)).to_json()["placement"] is None

@@ -79,7 +79,10 @@ PROMISED: dict[str, set[str]] = {
     "rollback": {"version", "vertices"},
     "first values": {"source", "taken", "tensors"},
     "placing": {"vertices", "edges", "parts"},
-    "placement": {"method", "parts", "sections", "edges", "place_s", "bytes", "placed_bytes", "chance_bytes"},
+    "placement": {
+        *("method", "parts", "sections", "edges", "place_s", "bytes", "placed_bytes", "chance_bytes", "order_bytes"),
+        *("ghosts", "chance_ghosts", "order_ghosts"),
+    },
 }
 COUNT, EPOCHS, BATCH = 400, 2, 10
 PROGRAM = f"""
