@@ -119,8 +119,8 @@ def choose(library: Path | None) -> None:
         rows,
         [
             f"libmf: the lowest error after {', '.join(map(str, ITERATIONS))} iterations. gridml: passes until its "
-            f"error is as low as the lowest of libmf with {named(PEER)}; {2 * PASSES} stands for one that does not come in "
-            f"{PASSES}. Geometric means; chosen are the first of each",
+            f"error is as low as the lowest of libmf with {named(PEER)}; {2 * PASSES} stands for one that does not "
+            f"come in {PASSES}. Geometric means; chosen are the first of each",
             "drawn ratings, which judge nothing: 4M: 28,000 users, 10,000 items, 3,600,000 ratings, seed 0, of "
             f"{Kind()}, as 100k; noisy: {Kind(20, 1.0, 2.0)}; quiet: {Kind(8, 0.5, 3.0)}; sparse: "
             f"{Kind(12, 0.9, 2.0)}; three seeds of each but the first",
