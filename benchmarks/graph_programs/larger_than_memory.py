@@ -1,5 +1,5 @@
-"""Train on a graph that is larger than the memory of master and workers: `gridml.graph_from` reads a file of ratings,
-and `gridml run` factorises them.
+"""Train on a graph that is larger than the memory of master and workers: `gridml.graph_from` reads a file, and `gridml
+run` factorises the ratings in it, or takes them for words of texts and draws a topic of each, which comes home.
 
 The kernel limits each process to less private memory than the arrays of the graph (RLIMIT_DATA: heap and stacks, as
 far as they are reserved), so that one that read the graph into memory would fail. Where cgroups can be made, another
@@ -11,6 +11,7 @@ and backed by files, whose pages the kernel takes back on demand.
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import subprocess
@@ -28,7 +29,10 @@ import gridml
 from benchmarks.arguments import numbers, sized
 from benchmarks.table import Cell, write
 
-PROGRAM = Path(__file__).with_name("ratings_of_file.py")
+PROGRAMS = {
+    "factors": (Path(__file__).with_name("ratings_of_file.py"), "Shared.credited"),
+    "topics": (Path(__file__).with_name("texts_of_file.py"), "Corpus.credited"),
+}
 USERS, ITEMS, RATINGS = sized((400_000, 20_000, 64_000_000), (200, 50, 4_000))
 EACH_MB, TOGETHER_MB = 500, 500  # of one process; of all processes of a run, with the pages of files
 CHUNK = "8MB"  # cutting takes five times the size of a chunk (memory.md), which is 32 MB by default
@@ -150,11 +154,12 @@ def forget(folder: Path) -> None:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def trained(folder: Path, ratings: Path, workers: int, entered: Path | None) -> Peaks:
-    """Run the program within a limit, and check what it has counted."""
+def trained(folder: Path, ratings: Path, name: str, workers: int, entered: Path | None) -> Peaks:
+    """Run a program within a limit, and check what it has counted."""
+    program, count = PROGRAMS[name]
     cache = ratings.with_name("cache")  # so that only the first run reads the text
-    environment = {**os.environ, "RATINGS": str(ratings), "GRIDML_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
-    command = ["-m", "gridml", "run", str(PROGRAM), f"--workers={workers}", "--steps-each=0", "--json"]
+    environment = {**os.environ, "EDGES": str(ratings), "GRIDML_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
+    command = ["-m", "gridml", "run", str(program), f"--workers={workers}", "--steps-each=0", "--json"]
     with (folder / "output").open("w+") as output:
         command += [f"--chunk-bytes={CHUNK}", f"--run-dir={folder / 'run'}"]
         process = limited(command, entered, env=environment, stdout=output, stderr=output)
@@ -165,9 +170,9 @@ def trained(folder: Path, ratings: Path, workers: int, entered: Path | None) -> 
         output.seek(0)
         if process.returncode:
             raise SystemExit(f"gridml run ended with {process.returncode}: {output.read()[-3000:]}")
-    counted = gridml.load(folder / "run")["Shared.credited"].tolist()
+    counted = gridml.load(folder / "run")[count].tolist()
     if counted != [RATINGS]:
-        raise SystemExit(f"got {counted} ratings counted in a pass, expected {RATINGS:,}")
+        raise SystemExit(f"got {counted} edges counted in a pass, expected {RATINGS:,}")
     return peaks
 
 
@@ -177,22 +182,24 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="larger-") as name:
         ratings = Path(name) / "ratings.tsv"
         write_ratings(ratings)
-        for together, workers in (*((False, count) for count in WORKERS), (True, 1)):
+        runs = [*((False, count) for count in WORKERS), (True, 1)]
+        for task, (together, workers) in itertools.product(PROGRAMS, runs):
             with tempfile.TemporaryDirectory(dir=name) as folder, group(TOGETHER_MB) as made:
                 if together and made is None:
-                    rows.append({"limit": "no cgroup could be made"})
+                    rows.append({"program": task, "limit": "no cgroup could be made"})
                     continue
                 entered = made if together else None
                 forget(Path(name))
                 if not holds(entered):
                     raise SystemExit("the kernel does not keep to the limit")
                 began = resource.getrusage(resource.RUSAGE_CHILDREN)
-                peaks = trained(Path(folder), ratings, workers, entered).peaks
+                peaks = trained(Path(folder), ratings, task, workers, entered).peaks
                 ended = resource.getrusage(resource.RUSAGE_CHILDREN)
             cpu_s = ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime
             for process, (anonymous, of_files) in sorted(peaks.items()):
                 rows.append(
                     {
+                        "program": task,
                         "limit": f"{TOGETHER_MB} MB, all" if together else f"{EACH_MB} MB, each",
                         "workers": workers,
                         "CPU-s": round(cpu_s),
