@@ -1,8 +1,9 @@
-"""Matrix factorisation for the benchmarks: examples/mf.py with rates and a ridge for each vertex.
+"""Matrix factorisation for the benchmarks: examples/mf.py with a rate and a ridge for each vertex.
 
-The rate of a vertex falls with the squares of its gradients (Chin et al., "A Learning-rate Schedule for Stochastic
-Gradient Methods to Matrix Factorization", PAKDD 2015, equation 9, with one rate for all of its factors). The ridge is
-larger for a vertex with few ratings.
+The rate falls with the mean square of the vertex's gradients, as in the reduced schedule of Chin et al., "A
+Learning-rate Schedule for Stochastic Gradient Methods to Matrix Factorization", PAKDD 2015, which libmf follows. So it
+falls slowly where there are few ratings. The ridge is larger for a vertex with few ratings: the prior of its factors is
+one, and its ratings are many or few.
 """
 
 from dataclasses import dataclass

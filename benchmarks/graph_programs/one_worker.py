@@ -75,10 +75,8 @@ def _judged(
     }
     found = [each for each in firsts if each is not None]
     if len(found) < len(firsts):
-        return {
-            **line,
-            "gridml: passes": f"{len(firsts) - len(found)} of {len(firsts)} seeds not in {ours[0][-1].passes}",
-        }
+        most = max(reached[-1].passes for reached in ours)
+        return {**line, "gridml: passes": f"{len(firsts) - len(found)} of {len(firsts)} seeds not in {most}"}
     ratios = [mine.cpu_s / point.cpu_s for mine, point in zip(found, theirs, strict=True)]
     whole = [(mine.cpu_s + mine.master_s) / point.cpu_s for mine, point in zip(found, theirs, strict=True)]
     return {

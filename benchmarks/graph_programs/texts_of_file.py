@@ -1,5 +1,5 @@
 """Topics of texts in a file, as examples/lda.py, but tokens begin without one: the first pass draws it from those drawn
-before. EDGES in the environment names the file, with a text and a word in each line."""
+before. EDGES in the environment names the file, with a text and a word on each line."""
 
 import os
 
