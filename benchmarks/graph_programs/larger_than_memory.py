@@ -11,7 +11,6 @@ and backed by files, whose pages the kernel takes back on demand.
 
 from __future__ import annotations
 
-import itertools
 import os
 import resource
 import subprocess
@@ -36,7 +35,10 @@ PROGRAMS = {
 USERS, ITEMS, RATINGS = sized((400_000, 20_000, 64_000_000), (200, 50, 4_000))
 EACH_MB, TOGETHER_MB = 500, 500  # of one process; of all processes of a run, with the pages of files
 CHUNK = "8MB"  # cutting takes five times the size of a chunk (memory.md), which is 32 MB by default
-WORKERS = sized((1, 2), (1,))
+RUNS = sized(  # (program, workers, whether the limit is that of all processes together)
+    [("factors", 1, False), ("factors", 2, False), ("factors", 1, True), ("topics", 1, False), ("topics", 1, True)],
+    [("factors", 1, False), ("topics", 1, False)],
+)
 AT_ONCE = 1 << 20  # ratings that are written together
 SAMPLE_S = 0.02
 GROUPS = Path("/sys/fs/cgroup")
@@ -170,9 +172,11 @@ def trained(folder: Path, ratings: Path, name: str, workers: int, entered: Path 
         output.seek(0)
         if process.returncode:
             raise SystemExit(f"gridml run ended with {process.returncode}: {output.read()[-3000:]}")
-    counted = gridml.load(folder / "run")[count].tolist()
-    if counted != [RATINGS]:
-        raise SystemExit(f"got {counted} edges counted in a pass, expected {RATINGS:,}")
+    found = gridml.load(folder / "run")
+    if found[count].tolist() != [RATINGS]:
+        raise SystemExit(f"got {found[count]} edges counted in a pass, expected {RATINGS:,}")
+    if name == "topics" and (np.bincount(found["Text.words.topic"]) != found["Corpus.count"][0]).any():
+        raise SystemExit("counts of topics are not those of the topics that came home")
     return peaks
 
 
@@ -182,8 +186,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="larger-") as name:
         ratings = Path(name) / "ratings.tsv"
         write_ratings(ratings)
-        runs = [*((False, count) for count in WORKERS), (True, 1)]
-        for task, (together, workers) in itertools.product(PROGRAMS, runs):
+        for task, workers, together in RUNS:
             with tempfile.TemporaryDirectory(dir=name) as folder, group(TOGETHER_MB) as made:
                 if together and made is None:
                     rows.append({"program": task, "limit": "no cgroup could be made"})
@@ -216,13 +219,15 @@ def main() -> None:
         rows,
         [
             f"{RATINGS:,} ratings by {USERS:,} users of {ITEMS:,} items: a text of {size:,.0f} MB, read by "
-            f"gridml.graph_from, and arrays of {(RATINGS * 8 + USERS * 8) / MB:.0f} MB, without the factors",
+            f"gridml.graph_from, and arrays of {(RATINGS * 8 + USERS * 8) / MB:.0f} MB, without the factors. Topics: the "
+            f"same lines as texts and words, and {RATINGS * 4 / MB:.0f} MB of topics, which change",
             f"{EACH_MB} MB, each: RLIMIT_DATA of the master and of each worker. {TOGETHER_MB} MB, all: a cgroup with "
             "master, workers and the pages of all files that they read or write. A process that takes as much fails "
             "within either",
             f"chunks of {CHUNK} at most: with the default of 32 MB a master of 300 MB failed as it cut one; "
-            "factors of rank 16, two passes; every rating was counted once in each. The first run reads the text, and "
-            "the others find its arrays. CPU-s: of all processes",
+            "factors of rank 16, 20 topics, two passes; every edge was counted once in each, and counts of topics are "
+            "those of the topics that came home. The first run reads the text, and the others find its arrays. CPU-s: "
+            "of all processes",
             f"peaks of RssAnon and RssFile, sampled every {SAMPLE_S * 1e3:.0f} ms; of files: also of libraries; the "
             "kernel takes these pages back when it needs them",
         ],
