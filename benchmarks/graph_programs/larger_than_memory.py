@@ -219,7 +219,7 @@ def main() -> None:
         rows,
         [
             f"{RATINGS:,} ratings by {USERS:,} users of {ITEMS:,} items: a text of {size:,.0f} MB, read by "
-            f"gridml.graph_from, and arrays of {(RATINGS * 8 + USERS * 8) / MB:.0f} MB, without the factors. Topics: the "
+            f"gridml.graph_from, and arrays of {(RATINGS * 8 + USERS * 8) / MB:.0f} MB, without factors. Topics: the "
             f"same lines as texts and words, and {RATINGS * 4 / MB:.0f} MB of topics, which change",
             f"{EACH_MB} MB, each: RLIMIT_DATA of the master and of each worker. {TOGETHER_MB} MB, all: a cgroup with "
             "master, workers and the pages of all files that they read or write. A process that takes as much fails "
