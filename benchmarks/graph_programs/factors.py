@@ -22,10 +22,10 @@ SIZE = 1_000  # users in a mini-batch
 class Settings:
     """What is chosen on other ratings."""
 
-    rate: float = 0.15  #: at the beginning
-    decay: float = 0.8  #: times which the rate is taken after each pass
-    ridge: float = 0.025
-    few: float = 3.0  #: is added to the ridge of a vertex, divided by the number of its ratings
+    rate: float = 0.2  #: at the beginning
+    decay: float = 0.7  #: times which the rate is taken after each pass
+    ridge: float = 0.015
+    few: float = 5.0  #: is added to the ridge of a vertex, divided by the number of its ratings
 
 
 class Shared(gridml.Vertex):
