@@ -53,6 +53,15 @@ def write(
     (folder / f"{name}.md").write_text(text, encoding="utf-8")
 
 
+def merged(name: str, rows: Sequence[Mapping[str, Cell]], by: Sequence[str]) -> list[Mapping[str, Cell]]:
+    """Return what was recorded under `name`, with `rows` in place of those that have the same cells in the columns
+    `by`; further ones come last."""
+    file = results() / f"{name}.json"
+    recorded = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else []
+    together = {tuple(row.get(column) for column in by): row for row in [*recorded, *rows]}
+    return list(together.values())
+
+
 def markdown(rows: Sequence[Mapping[str, Cell]]) -> list[str]:
     """Return the lines of a table. Its columns are all keys, in order of appearance; numbers are right-aligned."""
     columns = list(dict.fromkeys(key for row in rows for key in row))

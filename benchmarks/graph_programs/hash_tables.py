@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 import gridml
 from benchmarks.arguments import numbers, sized, smallest
 from benchmarks.graph_programs import texts
-from benchmarks.graph_programs.against_libmf import OURS, example
-from benchmarks.graph_programs.against_libmf import program as factors
 from benchmarks.graph_programs.against_tomotopy import module as topics
+from benchmarks.graph_programs.example_mf import OURS, example
+from benchmarks.graph_programs.example_mf import program as factors
 from benchmarks.graph_programs.one_worker import OneWorker
 from benchmarks.graph_programs.ratings import drawn
 from benchmarks.graph_programs.topics import Settings

@@ -1,5 +1,5 @@
-"""Train on a graph that is larger than the memory of master and workers: `gridml.graph_from` reads a file of ratings,
-and `gridml run` factorises them.
+"""Train on a graph that is larger than the memory of master and workers: `gridml.graph_from` reads a file, and `gridml
+run` factorises the ratings in it, or takes them for words of texts and draws a topic of each, which comes home.
 
 The kernel limits each process to less private memory than the arrays of the graph (RLIMIT_DATA: heap and stacks, as
 far as they are reserved), so that one that read the graph into memory would fail. Where cgroups can be made, another
@@ -28,11 +28,17 @@ import gridml
 from benchmarks.arguments import numbers, sized
 from benchmarks.table import Cell, write
 
-PROGRAM = Path(__file__).with_name("ratings_of_file.py")
+PROGRAMS = {
+    "factors": (Path(__file__).with_name("ratings_of_file.py"), "Shared.credited"),
+    "topics": (Path(__file__).with_name("texts_of_file.py"), "Corpus.credited"),
+}
 USERS, ITEMS, RATINGS = sized((400_000, 20_000, 64_000_000), (200, 50, 4_000))
 EACH_MB, TOGETHER_MB = 500, 500  # of one process; of all processes of a run, with the pages of files
 CHUNK = "8MB"  # cutting takes five times the size of a chunk (memory.md), which is 32 MB by default
-WORKERS = sized((1, 2), (1,))
+RUNS = sized(  # (program, workers, whether the limit is that of all processes together)
+    [("factors", 1, False), ("factors", 2, False), ("factors", 1, True), ("topics", 1, False), ("topics", 1, True)],
+    [("factors", 1, False), ("topics", 1, False)],
+)
 AT_ONCE = 1 << 20  # ratings that are written together
 SAMPLE_S = 0.02
 GROUPS = Path("/sys/fs/cgroup")
@@ -150,11 +156,12 @@ def forget(folder: Path) -> None:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def trained(folder: Path, ratings: Path, workers: int, entered: Path | None) -> Peaks:
-    """Run the program within a limit, and check what it has counted."""
+def trained(folder: Path, ratings: Path, name: str, workers: int, entered: Path | None) -> Peaks:
+    """Run a program within a limit, and check what it has counted."""
+    program, count = PROGRAMS[name]
     cache = ratings.with_name("cache")  # so that only the first run reads the text
-    environment = {**os.environ, "RATINGS": str(ratings), "GRIDML_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
-    command = ["-m", "gridml", "run", str(PROGRAM), f"--workers={workers}", "--steps-each=0", "--json"]
+    environment = {**os.environ, "EDGES": str(ratings), "GRIDML_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
+    command = ["-m", "gridml", "run", str(program), f"--workers={workers}", "--steps-each=0", "--json"]
     with (folder / "output").open("w+") as output:
         command += [f"--chunk-bytes={CHUNK}", f"--run-dir={folder / 'run'}"]
         process = limited(command, entered, env=environment, stdout=output, stderr=output)
@@ -165,9 +172,11 @@ def trained(folder: Path, ratings: Path, workers: int, entered: Path | None) -> 
         output.seek(0)
         if process.returncode:
             raise SystemExit(f"gridml run ended with {process.returncode}: {output.read()[-3000:]}")
-    counted = gridml.load(folder / "run")["Shared.credited"].tolist()
-    if counted != [RATINGS]:
-        raise SystemExit(f"got {counted} ratings counted in a pass, expected {RATINGS:,}")
+    found = gridml.load(folder / "run")
+    if found[count].tolist() != [RATINGS]:
+        raise SystemExit(f"got {found[count]} edges counted in a pass, expected {RATINGS:,}")
+    if name == "topics" and (np.bincount(found["Text.words.topic"]) != found["Corpus.count"][0]).any():
+        raise SystemExit("counts of topics are not those of the topics that came home")
     return peaks
 
 
@@ -177,22 +186,23 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="larger-") as name:
         ratings = Path(name) / "ratings.tsv"
         write_ratings(ratings)
-        for together, workers in (*((False, count) for count in WORKERS), (True, 1)):
+        for task, workers, together in RUNS:
             with tempfile.TemporaryDirectory(dir=name) as folder, group(TOGETHER_MB) as made:
                 if together and made is None:
-                    rows.append({"limit": "no cgroup could be made"})
+                    rows.append({"program": task, "limit": "no cgroup could be made"})
                     continue
                 entered = made if together else None
                 forget(Path(name))
                 if not holds(entered):
                     raise SystemExit("the kernel does not keep to the limit")
                 began = resource.getrusage(resource.RUSAGE_CHILDREN)
-                peaks = trained(Path(folder), ratings, workers, entered).peaks
+                peaks = trained(Path(folder), ratings, task, workers, entered).peaks
                 ended = resource.getrusage(resource.RUSAGE_CHILDREN)
             cpu_s = ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime
             for process, (anonymous, of_files) in sorted(peaks.items()):
                 rows.append(
                     {
+                        "program": task,
                         "limit": f"{TOGETHER_MB} MB, all" if together else f"{EACH_MB} MB, each",
                         "workers": workers,
                         "CPU-s": round(cpu_s),
@@ -209,13 +219,15 @@ def main() -> None:
         rows,
         [
             f"{RATINGS:,} ratings by {USERS:,} users of {ITEMS:,} items: a text of {size:,.0f} MB, read by "
-            f"gridml.graph_from, and arrays of {(RATINGS * 8 + USERS * 8) / MB:.0f} MB, without the factors",
+            f"gridml.graph_from, and arrays of {(RATINGS * 8 + USERS * 8) / MB:.0f} MB, without factors. Topics: the "
+            f"same lines as texts and words, and {RATINGS * 4 / MB:.0f} MB of topics, which change",
             f"{EACH_MB} MB, each: RLIMIT_DATA of the master and of each worker. {TOGETHER_MB} MB, all: a cgroup with "
             "master, workers and the pages of all files that they read or write. A process that takes as much fails "
             "within either",
             f"chunks of {CHUNK} at most: with the default of 32 MB a master of 300 MB failed as it cut one; "
-            "factors of rank 16, two passes; every rating was counted once in each. The first run reads the text, and "
-            "the others find its arrays. CPU-s: of all processes",
+            "factors of rank 16, 20 topics, two passes; every edge was counted once in each, and counts of topics are "
+            "those of the topics that came home. The first run reads the text, and the others find its arrays. CPU-s: "
+            "of all processes",
             f"peaks of RssAnon and RssFile, sampled every {SAMPLE_S * 1e3:.0f} ms; of files: also of libraries; the "
             "kernel takes these pages back when it needs them",
         ],

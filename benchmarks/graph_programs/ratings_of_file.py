@@ -1,4 +1,4 @@
-"""Matrix factorisation of ratings in a file, as examples/mf.py. RATINGS in the environment names the file."""
+"""Matrix factorisation of ratings in a file, as examples/mf.py. EDGES in the environment names the file."""
 
 import os
 
@@ -45,7 +45,7 @@ def keep(shared: Shared) -> None:
 
 
 def graph() -> gridml.Graph:
-    read, start, g = gridml.graph_from(os.environ["RATINGS"]), np.random.default_rng(0), gridml.Graph()
+    read, start, g = gridml.graph_from(os.environ["EDGES"]), np.random.default_rng(0), gridml.Graph()
     g.add(Shared, mean=3.0, rate=0.02, last=0.0, credited=0)
     g.add(Item, ids=read.column_ids, q=start.normal(0, 0.1, (read.columns, RANK)))
     g.add(User, ids=read.row_ids, p=start.normal(0, 0.1, (read.rows, RANK)).astype("float32"), rated=read.edges())

@@ -1,7 +1,7 @@
 """Compare slack 0, 2 and infinite on programs of stages: 4 simulated workers that are killed, on 4 parts.
 
 The bound of slack is verified by the ledger of each run, and with slack 0 the bits are compared with those of a run in
-which nobody dies.
+which nobody dies. Rows of other tasks stay as recorded.
 
     python -m benchmarks.graph_programs.slack [TASK ...]
 """
@@ -18,7 +18,7 @@ from typing import Any
 import gridml
 from benchmarks.arguments import sized, words
 from benchmarks.graph_programs.workers import ALL, COSTS, FACTORS, T_X, Task
-from benchmarks.table import Cell, write
+from benchmarks.table import Cell, merged, write
 from master.simulation.result import verify_ticks
 
 WORKERS = PARTS = 4
@@ -85,13 +85,12 @@ def rows_of(name: str, task: Task, size: str) -> list[dict[str, Cell]]:
 
 
 def main() -> None:
-    rows: list[dict[str, Cell]] = []
     for name in words(__doc__, choices=list(TASKS)) or TASKS:
-        rows += rows_of(name, *TASKS[name])
+        rows = rows_of(name, *TASKS[name])
         write(
             "graph_slack",
             "Slack: 4 workers that are killed, on 4 parts",
-            rows,
+            merged("graph_slack", rows, ("task", "slack")),
             [
                 "real master, sessions, training and merges; time is simulated: a vertex takes "
                 f"{T_X} s, a push 0.02 s; all workers are equally fast; mini-batches of up to {SIZE} "

@@ -22,11 +22,11 @@ import numpy as np
 
 from benchmarks.arguments import numbers, sized, smallest
 from benchmarks.graph_programs import texts
-from benchmarks.graph_programs.against_libmf import OURS as FACTORS
-from benchmarks.graph_programs.against_libmf import example
-from benchmarks.graph_programs.against_libmf import program as factors
 from benchmarks.graph_programs.against_tomotopy import SIZES as TOPICS
 from benchmarks.graph_programs.against_tomotopy import module as topics
+from benchmarks.graph_programs.example_mf import OURS as FACTORS
+from benchmarks.graph_programs.example_mf import example
+from benchmarks.graph_programs.example_mf import program as factors
 from benchmarks.graph_programs.one_worker import OneWorker
 from benchmarks.graph_programs.ratings import Ratings, drawn
 from benchmarks.table import Cell, write

@@ -1,9 +1,9 @@
 """Compare one worker with 4, 16 and 64 on programs of stages, at equal passes, with and without kills.
 
 Real master, sessions, training and merges under simulated time. A task is a program of this repository with some words
-replaced, such as its rank or learning rate.
+replaced, such as its rank or learning rate. Rows of other tasks, and of other numbers of workers, stay as recorded.
 
-    python -m benchmarks.graph_programs.workers [TASK ...]
+    python -m benchmarks.graph_programs.workers [TASK ...] [--workers N]
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import gridml
-from benchmarks.arguments import sized, words
-from benchmarks.table import Cell, write
+from benchmarks.arguments import parser_of, sized
+from benchmarks.table import Cell, merged, write
 
 ROOT = Path(__file__).parents[2]
 WORKERS = sized((4, 16, 64), (4,))
@@ -102,31 +102,33 @@ def ended(task: Task, workers: int, *, kills: bool = False) -> Ended:
             assert all(each.duplicated == each.lost == 0 for each in found.epochs)
             metrics.append(float(found.epochs[-1].metrics[task.metric]))
             deaths += found.kills
+            print(f"{task.program}, {workers} workers, kills {kills}, seed {seed}: {metrics[-1]:.4f}", flush=True)
     return Ended(tuple(metrics), deaths)
 
 
 def main() -> None:
-    rows: list[dict[str, Cell]] = []
-    for name in words(__doc__, choices=list(TASKS)) or TASKS:
-        rows += rows_of(name, TASKS[name])
-        write("graph_workers", "Programs of stages with many workers, after the same passes", rows, NOTES)
+    parser = parser_of(__doc__)
+    parser.add_argument("tasks", nargs="*", metavar="TASK", choices=[*TASKS, []], help=", ".join(TASKS))
+    parser.add_argument("--workers", type=int, action="append", choices=WORKERS, help="default: each of them")
+    asked = parser.parse_args()
+    for name in asked.tasks or TASKS:
+        one = ended(TASKS[name], 1)
+        for workers in asked.workers or WORKERS:
+            row = row_of(name, TASKS[name], one, workers)
+            rows = merged("graph_workers", [row], ("task", "W"))
+            write("graph_workers", "Programs of stages with many workers, after the same passes", rows, NOTES)
 
 
-def rows_of(name: str, task: Task) -> list[dict[str, Cell]]:
-    """Return the lines of a task, one for each number of workers."""
-    rows: list[dict[str, Cell]] = []
-    one = ended(task, 1)
-    for workers in WORKERS:
-        row: dict[str, Cell] = {"task": name, "metric": task.metric, "W": workers}
-        row |= {"one worker": round(one.mean, 4), "spread": f"{one.spread:.2%}"}
-        row["seeds"] = len(FEWER.get(workers, SEEDS))
-        for column, kills in (("W workers", False), ("killed", True)):
-            many = ended(task, workers, kills=kills)
-            row[column], row[f"{column}, worse by"] = round(many.mean, 4), f"{many.mean / one.mean - 1:+.2%}"
-        row["kills"] = many.kills
-        rows.append(row)
-        print(row, flush=True)
-    return rows
+def row_of(name: str, task: Task, one: Ended, workers: int) -> dict[str, Cell]:
+    """Return the line of a task and a number of workers, beside one worker."""
+    row: dict[str, Cell] = {"task": name, "metric": task.metric, "W": workers}
+    row |= {"one worker": round(one.mean, 4), "spread": f"{one.spread:.2%}"}
+    row["seeds"] = len(FEWER.get(workers, SEEDS))
+    for column, kills in (("W workers", False), ("killed", True)):
+        many = ended(task, workers, kills=kills)
+        row[column], row[f"{column}, worse by"] = round(many.mean, 4), f"{many.mean / one.mean - 1:+.2%}"
+    row["kills"] = many.kills
+    return row
 
 
 if __name__ == "__main__":

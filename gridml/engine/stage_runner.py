@@ -57,11 +57,10 @@ class Csr:
         offsets = edges.offsets
         if offsets is None:
             offsets = np.arange(count + 1, dtype=np.int64) * edges.degree
-        weight = {} if edges.weight is None else {"weight": edges.weight}
+        fields = {**({} if edges.weight is None else {"weight": edges.weight}), **edges.fields}
+        fields = {name: np.ascontiguousarray(values) for name, values in fields.items()}  # one number may stand for all
         offsets = read_only(offsets)
-        return cls(
-            offsets, offsets[:-1], offsets[1:], edges.index.astype(np.int32, copy=False), {**weight, **edges.fields}
-        )
+        return cls(offsets, offsets[:-1], offsets[1:], edges.index.astype(np.int32, copy=False), fields)
 
     def turned(self, rows: int) -> Csr:
         """Return the same edges by their ends, of which there are `rows`, with fields that are read-only."""

@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.errors import ProgramError
-from gridml.model.graph import Components, Graph, Table
+from gridml.model.graph import Components, Edges, Graph, Table
 from gridml.model.order import Ids, ascending, is_dense
 from gridml.model.ragged import Ragged, check
 from gridml.model.shared import SharedColumn
 from gridml.model.vertex import describe, reachable
 from gridml.protocol import bundle
-from gridml.protocol.payload import Arrived
+from gridml.protocol.payload import Arrived, Pieces
 
 Array = NDArray[Any]
 OWN = -1  # the `source` of a row that the chunk carries itself
@@ -120,7 +120,12 @@ class Chunk:
         return {name: table.ids for name, table in self.tables.items() if name != self.driver}
 
     def encode(self) -> bytes:
-        """Encode the chunk as one bundle. Columns that f reads are aligned to `ALIGNMENT_BYTES`."""
+        """Encode the chunk as one bundle."""
+        return bytes(self.pieces())
+
+    def pieces(self) -> Pieces:
+        """Return the bundle of `encode` as pieces, which share the memory of the chunk's arrays. Columns that f reads
+        are aligned to `ALIGNMENT_BYTES`."""
         tensors: dict[str, Array] = {}
         for name, table in self.tables.items():
             tensors[f"ids/{name}"] = bundle.narrowed(table.ids)
@@ -159,7 +164,7 @@ class Chunk:
             message["phase"] = self.phase
         starts, parts = ("field/", "values/"), ("/weight", "/field/")
         read = frozenset(n for n in tensors if n.startswith(starts) or any(part in n for part in parts))
-        return bundle.encode(message, tensors, aligned=read)
+        return bundle.pieces(message, tensors, aligned=read)
 
     @staticmethod
     def decode(payload: Arrived) -> Chunk:
@@ -278,31 +283,26 @@ def cut(
             if table.type.name != driver and table.type.name in seen:
                 ids[table.type.name] = _members(components, table.type.name, inside)
     sources = list(ids)
-    raw = {}  # edges by "table/edge field", with targets as indices in the graph
+    raw: dict[str, tuple[str, Edges, Ids | None]] = {}  # by "table/edge field": (table they lead to, edges, places)
     wanted: dict[str, list[Ids]] = {}  # targets by table, for tables that are not among the sources
     for source in sources:
         table = graph.tables[source]
         for name, edges in table.edges.items():
             vertex_type = describe(table.type.target(name))
             key = vertex_type.name if vertex_type.replicated or not bsp else vertex_type.name + BEFORE
-            rows = ids[source]
+            taken = edges.take(ids[source])
             if drawn is not None and vertex_type.name in drawn:
-                edges, rows = edges.take(rows).only(drawn[vertex_type.name]), np.arange(len(rows))
-            offsets, targets, weight = edges.of(rows)
-            more: tuple[dict[str, Array], Ids | None] = {}, None
-            if edges.fields:
-                places = edges.places(rows)
-                columns = {each: np.asarray(column[places]) for each, column in edges.fields.items()}
-                more = columns, places if table.type.mutable_of_edge(name) else None
-            raw[f"{source}/{name}"] = (key, offsets, targets, weight, edges.degree, more)
+                taken = taken.only(drawn[vertex_type.name])
+            places = edges.places(ids[source]) if table.type.mutable_of_edge(name) else None
+            raw[f"{source}/{name}"] = key, taken, places
             if key not in ids:
-                wanted.setdefault(key, []).append(targets)
+                wanted.setdefault(key, []).append(taken.targets)
     for key, parts in wanted.items():
         ids[key] = ascending(*parts)
     tables = {key: _rows(graph.tables[key.removesuffix(BEFORE)], at, held) for key, at in ids.items()}
     edges_of = {
-        name: ChunkEdges(key, positions(ids[key], targets), offsets, degree, weight, *more)
-        for name, (key, offsets, targets, weight, degree, more) in raw.items()
+        name: ChunkEdges(key, positions(ids[key], of.targets), of.offsets, of.degree, of.weight, of.fields, places_of)
+        for name, (key, of, places_of) in raw.items()
     }
     return Chunk(driver, tables, edges_of, ends)
 
@@ -329,6 +329,8 @@ def _rows(table: Table, ids: Ids, held: Callable[[str, Ids], Borrowed | None] | 
 
 def positions(ids: Ids, wanted: Ids) -> Ids:
     """Return the position of each of `wanted` in `ids`, which has all of them."""
+    if len(ids) and ids[0] == 0 and ids[-1] == len(ids) - 1 and (np.diff(ids) == 1).all():
+        return wanted  # all rows, each at its own position
     if is_dense(ids, len(ids) + len(wanted)):
         place = np.empty(ids.max() + 1, np.int64)
         place[ids] = np.arange(len(ids))

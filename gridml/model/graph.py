@@ -6,7 +6,7 @@ Arrays are not copied: a `numpy.memmap` stays on disk, and only the rows of one 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,6 +22,9 @@ from gridml.model.vertex import Vertex, VertexType, array, describe, edge
 from gridml.protocol.foreign import described
 
 Array = NDArray[Any]
+# Edges that are gathered together. Their positions stay in the processor's cache, and take no memory to speak of: those
+# of all edges of a chunk would take several times the memory of what is gathered.
+EDGES_AT_ONCE = 1 << 16
 _FACTORY = " A module is made by its factory; other values come from --init-from."
 _DECLARE = ' Declare fields in the class, as in pixels = gridml.array("float32", (28, 28)).'
 
@@ -42,6 +45,30 @@ class VertexSet:
         whole number, a slice, an array of positions (m,) or a boolean mask (len,). Raises IndexError for a position
         beyond the end."""
         return np.atleast_1d(np.arange(self.start, self.stop, dtype=np.int64)[at])
+
+
+@dataclass(frozen=True)
+class _Spans:
+    """Where the edges of some rows are among all edges. An iteration yields parts of these edges, one after the other:
+    (slice among the edges of the rows, positions among all edges int64 (m,))."""
+
+    begins: NDArray[np.int64]  #: (rows,) the position of the first edge of each row
+    offsets: NDArray[np.int64]  #: (rows+1,) borders of the rows among their edges
+
+    @property
+    def count(self) -> int:
+        return int(self.offsets[-1])
+
+    def __iter__(self) -> Iterator[tuple[slice, NDArray[np.int64]]]:
+        shift, lengths, first = self.begins - self.offsets[:-1], np.diff(self.offsets), 0
+        while first < len(shift):
+            stop = int(np.searchsorted(self.offsets, self.offsets[first] + EDGES_AT_ONCE, "right")) - 1
+            rows = slice(first, max(stop, first + 1))
+            span = slice(int(self.offsets[rows.start]), int(self.offsets[rows.stop]))
+            at = np.repeat(shift[rows], lengths[rows])
+            at += np.arange(span.start, span.stop)
+            yield span, at
+            first = rows.stop
 
 
 @dataclass(frozen=True)
@@ -66,35 +93,38 @@ class Edges:
 
     def places(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the positions of the edges of `rows` among all edges, in order. Not for a `constant` target."""
-        return self._spans(rows)[0]
+        spans = self._spans(rows)
+        found = np.empty(spans.count, np.int64)
+        for span, at in spans:
+            found[span] = at
+        return found
 
-    def _spans(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
-        """Return (positions of the edges of `rows`, their offsets by row); no offsets if all degrees are equal."""
+    def _spans(self, rows: NDArray[np.int64]) -> _Spans:
+        """Return where the edges of `rows` are among all edges."""
         if self.offsets is None:
-            return (rows[:, None] * self.degree + np.arange(self.degree)).ravel(), None
-        begin, end = self.offsets[rows], self.offsets[rows + 1]
-        lengths = end - begin
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        return np.repeat(begin - offsets[:-1], lengths) + np.arange(offsets[-1]), offsets
+            return _Spans(rows * self.degree, np.arange(len(rows) + 1) * self.degree)
+        begins = self.offsets[rows]
+        return _Spans(begins, np.concatenate([[0], np.cumsum(self.offsets[rows + 1] - begins)]).astype(np.int64))
 
     def of(self, rows: NDArray[np.int64]) -> tuple[Array | None, Array, Array | None]:
         """Return (offsets, targets, weight) of the edges of `rows`; offsets are None if all degrees are equal."""
-        if self.constant is not None:
-            return None, np.full(len(rows), self.constant, np.int64), None
-        at, offsets = self._spans(rows)
-        weight = None if self.weight is None else np.asarray(self.weight[at])
-        return offsets, np.asarray(self.targets[at], np.int64), weight
+        taken = self.take(rows, fields=False)
+        return taken.offsets, taken.targets, taken.weight
 
-    def take(self, rows: NDArray[np.int64]) -> Edges:
-        """Return the edges of `rows`, in that order."""
+    def take(self, rows: NDArray[np.int64], *, fields: bool = True) -> Edges:
+        """Return the edges of `rows`, in that order. Their targets are int64. Without `fields`, they have none."""
         if self.constant is not None:
             return Edges(len(rows), np.full(len(rows), self.constant, np.int64))
-        at, offsets = self._spans(rows)
-        weight = None if self.weight is None else np.asarray(self.weight[at])
-        fields = {name: np.asarray(column[at]) for name, column in self.fields.items()}
-        return Edges(
-            len(rows), np.asarray(self.targets[at], np.int64), offsets, self.degree, weight=weight, fields=fields
-        )
+        spans, further = self._spans(rows), self.fields if fields else {}
+        columns = [self.targets, *([] if self.weight is None else [self.weight]), *further.values()]
+        dtypes = [np.dtype(np.int64), *(column.dtype for column in columns[1:])]
+        taken = [np.empty((spans.count, *c.shape[1:]), dtype) for c, dtype in zip(columns, dtypes, strict=True)]
+        for span, at in spans:
+            for column, into in zip(columns, taken, strict=True):
+                into[span] = column[at]
+        offsets, weight = None if self.offsets is None else spans.offsets, None if self.weight is None else taken[1]
+        named = dict(zip(further, taken[len(taken) - len(further) :], strict=True))
+        return Edges(len(rows), taken[0], offsets, self.degree, weight=weight, fields=named)
 
     def only(self, mask: NDArray[np.bool_]) -> Edges:
         """Return the edges that lead to vertices in the `mask` (vertices,) of the target type. Not for a `constant`
@@ -116,8 +146,8 @@ class Edges:
 
 def csr(offsets: Any, targets: Any, weight: Any = None, **fields: Any) -> Edges:
     """Make edges: vertex i has the targets `targets[offsets[i]:offsets[i+1]]`, with `weight` (m,) and further `fields`
-    (m, *shape) in the same order, as in `topic=topic`. A number is that of all edges. Targets are numbers of vertices,
-    or texts: ids that the targets were added with.
+    (m, *shape) in the same order, as in `topic=topic`. A number is that of all edges, and takes no memory for each.
+    Targets are numbers of vertices, or texts: ids that the targets were added with.
 
     Raises ProgramError for offsets that do not start at 0, that decrease, or that do not end at len(targets).
     """
@@ -136,13 +166,13 @@ def csr(offsets: Any, targets: Any, weight: Any = None, **fields: Any) -> Edges:
             f"csr got offsets that do not describe {len(targets)} targets; expected a non-decreasing array "
             f"from 0 to {len(targets)}, one longer than the number of vertices."
         )
-    weight = np.full(len(targets), weight) if _is_number(weight) else weight
+    weight = np.broadcast_to(weight, len(targets)) if _is_number(weight) else weight
     weight = None if weight is None else _array("the weights of csr", weight)
     if weight is not None and weight.shape != targets.shape:
         raise ProgramError(
             f"csr got weights of shape {weight.shape} for {len(targets):,} targets; give one number for each edge."
         )
-    fields = {name: np.full(len(targets), each) if _is_number(each) else each for name, each in fields.items()}
+    fields = {name: np.broadcast_to(each, len(targets)) if _is_number(each) else each for name, each in fields.items()}
     columns = {name: _array(f"the field {name} of csr", values) for name, values in fields.items()}
     wrong = next((name for name, column in columns.items() if column.shape[:1] != targets.shape), None)
     if wrong is not None:

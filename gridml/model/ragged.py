@@ -66,6 +66,8 @@ def converted(name: str, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[
     """Convert `values` to `dtype`. Raises ProgramError, naming `name`, if that would change them beyond rounding."""
     if values.dtype == dtype:
         return values
+    if len(values) > 1 and not any(values.strides):  # one number that stands for all, as `gridml.csr` takes it
+        return np.broadcast_to(converted(name, values[:1], dtype), values.shape)
     if isinstance(values, np.memmap):
         raise ProgramError(
             f"{name} is a memory-mapped array of {values.dtype}; declared is {dtype}, and converting it would read it "

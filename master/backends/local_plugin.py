@@ -15,7 +15,7 @@ from gridml.model.device_memory import CUDA
 from gridml.model.device_memory import parse as parse_device
 from master.ports.plugin import BackendPlugin, Command
 from master.state.jobs import Backend, BackendOptions
-from master.state.options import FAILURES, FIRST, option
+from master.state.options import FAILURES, FIRST, check_bounds, option
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 
@@ -26,6 +26,7 @@ DEFAULT_GRACE_S = 120.0
 MIN_GRACE_S = 2.0  # in real time
 MIN_LIFE_S = 1.0  # minimum mean life, in real time; fetching and training one chunk takes half of this
 MAX_PROCESSES = 4096  # workers on this machine
+MAX_THREADS = 1024  # of a worker
 MAX_SPEEDUP = 10**6
 # With `-P` and gridml imported first, no remote.py in the working directory or on PYTHONPATH shadows gridml's package.
 _BEGIN = "import sys, gridml; sys.argv[0] = 'gridml-worker'; from remote.worker import main; sys.exit(main())"
@@ -43,11 +44,10 @@ class LocalOptions(BackendOptions):
     )
     trace: Path | None = option(None, "Trace file of machines, with lines milliseconds,add|remove,node.", FAILURES)
     speedup: float = option(1.0, "Factor by which the times of --lifetime or --trace pass faster.", FAILURES)
-    threads: int = 1  # per worker
+    threads: int = option(1, "Threads of each worker, for stages, torch and numpy.", bounds=(1, MAX_THREADS))
 
     def __post_init__(self) -> None:
-        if self.threads < 1:
-            raise UsageError(f"--threads is {self.threads}; expected at least 1.")
+        check_bounds(self)
         if not self.speedup > 0:
             raise UsageError(f"--speedup is {self.speedup}; expected a number above 0.")
         if self.speedup > MAX_SPEEDUP:

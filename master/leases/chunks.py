@@ -44,7 +44,7 @@ class Chunks:
             lease.footprint = Footprint("", {}, {})
             return 0
         chunk = self._cut(lease, None if not cached else lambda name, ids: self._payloads.borrow(name, ids, cached)[0])
-        payload = chunk.encode()
+        payload = chunk.pieces()
         sha256 = bundle.digest(payload)
         self._mailboxes.publish(_name(lease), payload)
         # Borrowed rows count, too: the limit on a chunk bounds the memory that the worker needs for the whole chunk.

@@ -152,7 +152,8 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
         fields = engine.changed_fields(0, chunk.count)
     if program.ends_passes:
         work.end_pass({t.type.name: t for t in graph.replicated}, merged).put(merged)
-    metrics = _evaluated(program, _with(graph, fields), merged, file)
+    seen = graph if program.evaluate is None else _with(graph, fields)  # a copy of all that f may change
+    metrics = _evaluated(program, seen, merged, file)
     return Trial(
         {table.type.name: table.count for table in graph.tables.values()},
         sum(1 for _ in state.tensors()),

@@ -43,6 +43,35 @@ def test_it_ends_with_the_bits_of_a_run_of_one_worker_on_one_part(name: str, tmp
     assert found.passes == run.metrics()[-1]["epoch"]
 
 
+def test_one_number_stands_for_all_weights(tmp_path: Path) -> None:
+    text = """
+import numpy as np
+import gridml
+class Node(gridml.Vertex):
+    total = gridml.array("float32")
+    aggregate = gridml.add()
+class Row(gridml.Vertex):
+    seen = gridml.array("float32", mutable=True)
+    nodes = gridml.edge(Node, weight="float32", times=gridml.array("float32", mutable=True))
+@gridml.exchange(over=Row)
+def step(row: Row, node: Node, link: gridml.Link) -> None:
+    link.times += 1.0
+    row.seen += link.weight * link.times
+def graph() -> gridml.Graph:
+    g = gridml.Graph()
+    g.add(Node, 3, total=0)
+    g.add(Row, seen=0, nodes=gridml.csr([0, 2, 3], [0, 1, 2], WEIGHT, times=TIMES))
+    return g
+program = gridml.Program(graph, [gridml.MiniBatch([step], size=1)], epochs=2, shuffle="none")
+"""
+    found = []
+    for name, weight, times in (("numbers", "2", "1"), ("arrays", "np.full(3, 2)", "np.ones(3)")):
+        (tmp_path / f"{name}.py").write_text(text.replace("WEIGHT", weight).replace("TIMES", times))
+        found.append(gridml.compute(tmp_path / f"{name}.py").arrays)
+    assert found[0]["Row.seen"].tolist() == found[1]["Row.seen"].tolist() == [20, 10]
+    assert found[0]["Row.nodes.times"].tolist() == found[1]["Row.nodes.times"].tolist() == [3, 3, 3]
+
+
 @pytest.mark.parametrize("name", ["ranks", "phases", "blocks"])
 def test_parts_go_in_step_up_to_the_rounding_of_sums(name: str, tmp_path: Path) -> None:
     file = written(tmp_path, name)

@@ -76,6 +76,24 @@ def test_vertices_that_are_added_again() -> None:
     assert edges.places(np.array([5, 0])).tolist() == [7, 8, 9, 0, 1]
 
 
+def test_a_number_for_all_edges_is_one_number_until_a_chunk_is_cut() -> None:
+    g, filled = Graph(), Graph()
+    for each, given in ((g, {"weight": 2, "topic": -1}), (filled, {"weight": np.full(5, 2), "topic": np.full(5, -1)})):
+        each.add(Word, 3, count=0)
+        each.add(Text, words=gridml.csr(OFFSETS, ENDS, **given, place=PLACE))
+    edges = g.tables["Text"].edges["words"]
+    weight, topic = edges.weight, edges.fields["topic"]
+    assert weight is not None and (weight.dtype, topic.dtype) == (np.float32, np.int32)
+    assert (weight.strides, topic.strides) == ((0,), (0,))
+    assert g.digests() == filled.digests()
+    chunk = cut(g, "Text", np.array([2, 0]), None, None, bsp=False)
+    assert chunk.encode() == cut(filled, "Text", np.array([2, 0]), None, None, bsp=False).encode()
+    chunk.edges["Text/words"].fields["topic"][0] = 3  # each edge has its own there
+    assert chunk.edges["Text/words"].fields["topic"].tolist() == [3, -1, -1, -1, -1]
+    with pytest.raises(ProgramError, match="2147483648, which int32 cannot hold"):
+        g.add(Text, words=words(topic=1 << 31))
+
+
 def test_edges_without_fields_have_the_digests_they_had() -> None:
     plain = Edges(2, np.array([0, 1]), np.array([0, 1, 2]))
     assert plain.digest().startswith("39793669427bf0d7")  # a run that is resumed compares it

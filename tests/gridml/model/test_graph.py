@@ -15,6 +15,7 @@ from numpy.lib.format import open_memmap
 
 import gridml
 from gridml.errors import ProgramError
+from gridml.model import graph as graph_module
 from gridml.model.graph import Edges, components, csr
 
 
@@ -393,3 +394,21 @@ def test_edges_of_some_rows_and_to_some_vertices() -> None:
     pairs = Edges(2, np.array([0, 1, 1, 0]), degree=2).only(np.array([False, True]))
     assert pairs.offsets is not None and (pairs.offsets.tolist(), pairs.targets.tolist()) == ([0, 1, 2], [1, 1])
     assert Edges(4, np.empty(0, np.int64), constant=7).take(np.arange(2)).targets.tolist() == [7, 7]
+
+
+@given(st.lists(st.integers(0, 5), max_size=12), st.data())
+def test_edges_are_the_same_in_any_parts(degrees: list[int], data: st.DataObject) -> None:
+    offsets = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
+    targets = np.arange(100, 100 + offsets[-1], dtype=np.int32)
+    edges = csr(offsets, targets, targets / 4, topic=np.stack([targets, targets], 1))
+    rows = np.array(data.draw(st.lists(st.integers(0, len(degrees) - 1)) if degrees else st.just([])), np.int64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graph_module, "EDGES_AT_ONCE", data.draw(st.integers(1, 8)))
+        taken, places = edges.take(rows), edges.places(rows)
+    expected = [place for row in rows for place in range(offsets[row], offsets[row + 1])]
+    assert places.dtype == taken.targets.dtype == np.int64 and taken.offsets is not None and taken.weight is not None
+    assert places.tolist() == expected
+    assert taken.targets.tolist() == [100 + place for place in expected]
+    assert taken.weight.tolist() == [(100 + place) / 4 for place in expected]
+    assert taken.fields["topic"].tolist() == [[100 + place] * 2 for place in expected]
+    assert np.diff(taken.offsets).tolist() == [degrees[row] for row in rows]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridml.model.order import BLOCK, EpochOrder, PlacedParts, Shuffle, Units
+from gridml.model.order import BLOCK, EpochOrder, PlacedParts, Shuffle, Units, ascending
 
 SHUFFLES: list[Shuffle] = ["all", "block", "none"]
 shuffles = st.sampled_from(SHUFFLES)
@@ -191,3 +191,16 @@ def test_an_order_of_parts_stays_what_it_was_in_earlier_releases() -> None:
     parts = PlacedParts.of(np.array([0, 1] * 5), 2)
     assert EpochOrder(10, 5, 3, "all", parts=parts).vertices(0, 10).tolist() == [8, 2, 6, 0, 4, 5, 3, 1, 7, 9]
     assert EpochOrder(10, 5, 3, "block", parts=parts).vertices(0, 10).tolist() == [8, 2, 6, 0, 4, 5, 3, 1, 7, 9]
+
+
+@given(st.lists(st.lists(st.integers(0, 40) | st.integers(0, 2**40)), min_size=1, max_size=3))
+def test_a_union_is_sorted_and_a_new_array(sets: list[list[int]]) -> None:
+    ids = [np.array(each, np.int64) for each in sets]
+    for given_ids in (ids, [np.unique(np.concatenate(ids))]):
+        found = ascending(*given_ids)
+        assert found.dtype == np.int64 and found.tolist() == sorted({id for each in sets for id in each})
+        assert not any(np.may_share_memory(found, each) for each in given_ids)
+
+
+def test_a_late_descent_is_seen() -> None:
+    assert ascending(np.array([*range(5_000), 7])).tolist() == [*range(5_000)]

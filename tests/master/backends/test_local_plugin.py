@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from gridml.errors import UsageError
+from master.backends import local
 from master.backends.local_plugin import LocalOptions, LocalPlugin
+from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 
 
@@ -22,6 +24,8 @@ from master.store.settings import Settings
         (2, {"speedup": math.inf}, "--speedup is inf; expected at most 1,000,000"),
         (2, {"speedup": math.nan}, "--speedup is nan; expected a number above 0"),
         (2, {"speedup": 1e9}, r"--speedup is 1e\+09; expected at most"),
+        (2, {"threads": 0}, "--threads is 0; expected at least 1"),
+        (2, {"threads": 5000}, "--threads is 5,000; expected at most 1,024"),
     ],
 )
 def test_what_is_absurd_is_refused(workers: int, options: dict[str, Any], expected: str) -> None:
@@ -34,3 +38,11 @@ def test_what_is_absurd_is_refused(workers: int, options: dict[str, Any], expect
 )
 def test_what_makes_sense_is_not(options: dict[str, Any]) -> None:
     LocalPlugin().check(Settings(Path("p.py"), workers=64, options=LocalOptions(**options)))
+
+
+def test_workers_have_the_threads_that_were_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    monkeypatch.setattr(local, "Local", lambda *_, threads, **__: made.append(threads))
+    for options in (LocalOptions(), LocalOptions(threads=3)):
+        LocalPlugin().make(Settings(tmp_path / "p.py", workers=1, options=options), RunDirectory(tmp_path))
+    assert made == [1, 3]

@@ -16,6 +16,7 @@ from gridml.model.chunk import Chunk, ChunkTable
 from gridml.model.order import EpochOrder
 from gridml.model.ticks import Consistency
 from gridml.protocol.messages import CACHED_DIGITS, Reply, reply_from, to_json
+from gridml.protocol.payload import Payload
 from master.caching.known_payloads import CarriedFiles, CarriedPayloads
 from master.leases.chunks import Chunks
 from master.state.lease_records import Footprint, LeaseState
@@ -64,8 +65,8 @@ class Published:
     def __init__(self) -> None:
         self.payloads: dict[str, bytes] = {}
 
-    def publish(self, name: str, payload: bytes) -> None:
-        self.payloads[name] = payload
+    def publish(self, name: str, payload: Payload) -> None:
+        self.payloads[name] = bytes(payload)
 
 
 @dataclass
