@@ -28,6 +28,7 @@ MAX_PARTS = 1024  # with more parts, the costs of moves between any two would ne
 MAX_CYCLE = 6  # maximum parts of a cycle: with four, the largest memory of 64 parts of a grid is 0.2% higher
 MAX_ROUNDS = 50  # of cycles; on 64 parts of a grid no cycle is left after about 25
 MAX_STARTS = 64  # parts from which a round searches cycles, those with the highest costs first
+MAX_TRIES = 8  # cycles from a part that are tried in a round until one is a gain
 REFRESH = 8  # searches that visit the same rows; those that reach the border of their part later are not among them
 MIN_GAIN = 1e-9  # cycles with a lower gain are rounding errors, and could go round for ever
 
@@ -56,7 +57,7 @@ def exchange_in_cycles(tally: Touches, aim: Aim) -> None:
     for _ in range(min(MAX_ROUNDS, MAX_VISITED // max(1, len(tally.counts.inside), parts * parts))):
         cost, row = search.cheapest()
         starts = np.argsort(-tally.part_costs, kind="stable")[:MAX_STARTS]
-        if not exchange(tally.counts, tally.units, tally.pace, aim, cost, row, starts, search.banned):
+        if not exchange(tally.counts, tally.units, tally.pace, aim, cost, row, starts):
             break
 
 
@@ -64,7 +65,6 @@ class _Search:
     """Searches the cheapest moves between parts, again and again."""
 
     def __init__(self, tally: Touches, aim: Aim) -> None:
-        self.banned = np.zeros(len(tally.rows), np.bool_)  #: rows that are not moved
         self._tally, self._aim = tally, aim
         self._visited = np.empty(0, np.int32)
         self._searches = 0
@@ -75,7 +75,7 @@ class _Search:
         if self._searches % REFRESH == 0:
             self._visited = border(of)
         self._searches += 1
-        return cheapest_moves(of, self._tally.units, self._tally.pace, SPREAD, self._aim, self._visited, self.banned)
+        return cheapest_moves(of, self._tally.units, self._tally.pace, SPREAD, self._aim, self._visited)
 
 
 @compiled
@@ -108,12 +108,11 @@ def cheapest_moves(
     spread: Words,
     aim: Aim,
     visited: Parts,
-    banned: Flags,
 ) -> tuple[Costs, Parts]:
     """Return, for any two parts a and b, the lowest change of the aim by a move of a row from a to b, float64
     (parts, parts), infinite if there is none; and this row, int32 (parts, parts).
 
-    Only rows that are `visited`, and not `banned`, bool (rows,), are considered. `spread` is `parsa.SPREAD`.
+    Only rows that are `visited` are considered. `spread` is `parsa.SPREAD`.
     """
     begins, inside, alone, rows, state, touched = of.begins, of.inside, of.alone, of.rows, of.state, of.touched
     k, words = len(touched), state.shape[1] // 2
@@ -131,8 +130,6 @@ def cheapest_moves(
     counters = np.zeros(2 * words, np.uint64)
     counted, byte = counters.view(np.uint8), np.uint64(255)
     for row in visited:
-        if banned[row]:
-            continue
         a, first, last = rows[row], begins[row], begins[row + 1]
         own, place = words + a // BITS, a % BITS
         freed = everything = alone[row]
@@ -263,7 +260,6 @@ def exchange(
     cost: Costs,
     row: Parts,
     starts: Counts,
-    banned: Flags,
 ) -> int:
     """Move rows along cycles of at most MAX_CYCLE parts that lower the aim, and return the number of cycles.
 
@@ -271,57 +267,70 @@ def exchange(
 
     No part is in two cycles. The costs of the moves of a cycle add up to its change of the aim only if its rows share
     no columns and free few, so the change is computed once they have moved. If it is not a gain the rows move back, and
-    are `banned`.
+    another cycle is tried.
     """
     touched, k = of.touched, len(of.touched)
     mean = _mean_cost(touched, pace)
     used = np.zeros(k, np.bool_)
     far, before = np.empty((MAX_CYCLE + 1, k)), np.empty((MAX_CYCLE + 1, k), np.int64)
-    cycle, moving, was = np.empty(MAX_CYCLE + 1, np.int64), np.empty(MAX_CYCLE, np.int32), np.empty(k, np.int64)
+    cycle, was = np.empty(MAX_CYCLE + 1, np.int64), np.empty(MAX_CYCLE, np.int64)
+    moving = np.empty(MAX_CYCLE, np.int32)
     cycles = 0
     for start in starts:
-        if used[start]:
-            continue
-        # far[n, b] is the lowest cost of a path of n moves from `start` to b that was found without passing b before.
-        far[:] = np.inf
-        far[0, start] = 0.0
-        length, lowest = 0, -MIN_GAIN
-        for step in range(1, MAX_CYCLE + 1):
-            for c in range(k):
-                if far[step - 1, c] == np.inf or (step > 1 and c == start):
-                    continue
-                for b in range(k):
-                    further = far[step - 1, c] + cost[c, b]
-                    if further < far[step, b] and not used[b]:
-                        at, passed = c, False
-                        for earlier in range(step - 1, 0, -1):
-                            passed |= at == b
-                            at = before[earlier, at]
-                        if not passed:
-                            far[step, b], before[step, b] = further, c
-            if far[step, start] < lowest:
-                length, lowest = step, far[step, start]
-        if length == 0:
-            continue
-        cycle[length] = start
-        for step in range(length, 0, -1):
-            cycle[step - 1] = before[step, cycle[step]]
-            moving[step - 1] = row[cycle[step - 1], cycle[step]]
-            was[cycle[step]] = touched[cycle[step]]
-        for at in range(length):
-            _relocate(of, units, moving[at], cycle[at + 1])
-        change = 0.0
-        for at in range(length):
-            part = cycle[at]
-            more = touched[part] - was[part]
-            change += more * aim.flat * (1.0 if pace is None else pace.cost[part])
-            change += rise(more, was[part], part, pace, mean, aim.power)
-        if change < -MIN_GAIN:
+        tries = 0
+        while tries < MAX_TRIES and not used[start]:
+            length = _cheapest_cycle(start, cost, used, far, before, cycle)
+            if length == 0:
+                break
             for at in range(length):
-                used[cycle[at]] = True
-            cycles += 1
-        else:
+                moving[at], was[at] = row[cycle[at], cycle[at + 1]], touched[cycle[at]]
             for at in range(length):
-                _relocate(of, units, moving[at], cycle[at])
-                banned[moving[at]] = True
+                _relocate(of, units, moving[at], cycle[at + 1])
+            change = 0.0
+            for at in range(length):
+                part, more = cycle[at], touched[cycle[at]] - was[at]
+                change += more * aim.flat * (1.0 if pace is None else pace.cost[part])
+                change += rise(more, was[at], part, pace, mean, aim.power)
+            if change < -MIN_GAIN:
+                for at in range(length):
+                    used[cycle[at]] = True
+                cycles += 1
+            else:
+                for at in range(length):
+                    _relocate(of, units, moving[at], cycle[at])
+                    cost[cycle[at], cycle[at + 1]] = np.inf
+            tries += 1
     return cycles
+
+
+@compiled
+def _cheapest_cycle(start: int, cost: Costs, used: Flags, far: Costs, before: Costs, cycle: Counts) -> int:
+    """Write a cycle of parts that are not `used`, from `start` to `start`, into `cycle`, int64 (MAX_CYCLE + 1,), and
+    return the number of its moves; 0 if no cycle of negative costs was found.
+
+    `far`, float64 (MAX_CYCLE + 1, parts), and `before`, int64 of the same shape, are overwritten.
+    """
+    k = len(cost)
+    # far[n, b] is the lowest cost of a path of n moves from `start` to b that was found without passing b before.
+    far[:] = np.inf
+    far[0, start] = 0.0
+    length, lowest = 0, -MIN_GAIN
+    for step in range(1, MAX_CYCLE + 1):
+        for c in range(k):
+            if far[step - 1, c] == np.inf or (step > 1 and c == start):
+                continue
+            for b in range(k):
+                further = far[step - 1, c] + cost[c, b]
+                if further < far[step, b] and not used[b]:
+                    at, passed = c, False
+                    for earlier in range(step - 1, 0, -1):
+                        passed |= at == b
+                        at = before[earlier, at]
+                    if not passed:
+                        far[step, b], before[step, b] = further, c
+        if far[step, start] < lowest:
+            length, lowest = step, far[step, start]
+    cycle[length] = start
+    for step in range(length, 0, -1):
+        cycle[step - 1] = before[step, cycle[step]]
+    return length

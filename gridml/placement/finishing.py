@@ -76,8 +76,8 @@ def finish(tally: Touches, rng: np.random.Generator, graph: Bipartite, options: 
         if graph.row_weights is None:
             fit_by_chains(each, final, aim)
         fit(each, rng, final, aim)
-        if graph.row_weights is None:
-            exchange_in_cycles(each, aim)
+        if graph.row_weights is None and final.of(len(each.load)).most.sum() < graph.rows + len(each.load):
+            exchange_in_cycles(each, aim)  # parts have room for less than a row each, so single rows hardly move
         tries.append(each)
         if options.objective == SECONDS and options.fractions is None:
             tries.append(_by_pace(each, graph, options))

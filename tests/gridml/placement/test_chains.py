@@ -141,8 +141,7 @@ def test_parts_of_equal_size_are_nearly_as_good_as_those_with_a_row_to_spare(nam
 
 
 def _cheapest(tally: Touches, aim: Aim) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
-    none = np.zeros(len(tally.rows), np.bool_)
-    return cheapest_moves(tally.counts, tally.units, tally.pace, SPREAD, aim, border(tally.counts), none)
+    return cheapest_moves(tally.counts, tally.units, tally.pace, SPREAD, aim, border(tally.counts))
 
 
 def _assert_counted(graph: Bipartite, tally: Touches) -> None:
