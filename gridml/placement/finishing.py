@@ -14,7 +14,7 @@ import numpy as np
 from gridml.errors import UsageError
 from gridml.placement.base import DUAN, MEMORY, SECONDS, STAR, TOTAL, TRAFFIC, Options, PartRates, advice, least_memory
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.chains import fit_by_chains
+from gridml.placement.chains import exchange_in_cycles, fit_by_chains
 from gridml.placement.neighbours import sets_of
 from gridml.placement.refine import MAX_PUSHES, Touches, anneal, falling, fit, fit_and_polish, sizes
 from gridml.placement.refine_kernel import Aim, Bounds
@@ -76,6 +76,8 @@ def finish(tally: Touches, rng: np.random.Generator, graph: Bipartite, options: 
         if graph.row_weights is None:
             fit_by_chains(each, final, aim)
         fit(each, rng, final, aim)
+        if graph.row_weights is None and final.of(len(each.load)).most.sum() < graph.rows + len(each.load):
+            exchange_in_cycles(each, aim)  # parts have room for less than a row each, so single rows hardly move
         tries.append(each)
         if options.objective == SECONDS and options.fractions is None:
             tries.append(_by_pace(each, graph, options))

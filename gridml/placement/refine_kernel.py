@@ -19,7 +19,7 @@ from gridml.placement.base import UNLIMITED, Counts, PartRates, Parts
 Words = NDArray[np.uint64]
 Bits = NDArray[np.uint16]
 BITS = 16  # parts per word of `state`; the usual 16 parts take 4 bytes per column, which fit the caches
-_FULL = 255  # the columns that a counter of one byte can count before it must be read and cleared
+FULL = 255  # the columns that a counter of one byte can count before it must be read and cleared
 _BENT = 0.03  # the exact change is computed if a move changes a part's slope (`slopes`) by over twice this fraction
 _FAR = 12.0  # losses above this multiple of the heat are rejected at once; a draw would accept 1 in 160,000
 
@@ -212,7 +212,7 @@ def sweep(
     counted = counters.view(np.uint8)
     mean = 0.0
     for part in range(k):
-        mean += _part_cost(touched[part], part, pace)
+        mean += part_cost(touched[part], part, pace)
     mean = max(1.0, mean / k)
     weight, bend, plain = np.empty(k), np.empty(k), np.empty(k)
     for part in range(k):
@@ -251,7 +251,7 @@ def sweep(
                         present[b] += units[c]
         begin = first if units is None else last
         while begin < last:
-            end = min(last, begin + _FULL)
+            end = min(last, begin + FULL)
             if groups == 2:  # 9 to 16 parts: the counters stay in registers
                 low, high = np.uint64(0), np.uint64(0)
                 for edge in range(begin, end):
@@ -331,7 +331,7 @@ def sweep(
 
 
 @compiled
-def _part_cost(touched: float, part: int, pace: PartRates | None) -> float:
+def part_cost(touched: float, part: int, pace: PartRates | None) -> float:
     """The cost of a part that touches this much."""
     if pace is None:
         return float(touched)
@@ -342,7 +342,7 @@ def _part_cost(touched: float, part: int, pace: PartRates | None) -> float:
 def slopes(touched: int, part: int, pace: PartRates | None, mean: float, power: int) -> tuple[float, float]:
     """Return the increase of the aim, without its `flat` term, by one more column in a part, and half the relative
     growth of that increase per column."""
-    part_costs = _part_cost(touched, part, pace)
+    part_costs = part_cost(touched, part, pace)
     weight, bend = (part_costs / mean) ** power, power / (2.0 * max(1.0, part_costs))
     if pace is None:
         return weight, bend
@@ -352,5 +352,5 @@ def slopes(touched: int, part: int, pace: PartRates | None, mean: float, power: 
 @compiled
 def rise(more: float, touched: int, part: int, pace: PartRates | None, mean: float, power: float) -> float:
     """Return the exact increase of the aim, without its `flat` term, if a part touches `more` additional columns."""
-    before, after = _part_cost(touched, part, pace), _part_cost(touched + more, part, pace)
+    before, after = part_cost(touched, part, pace), part_cost(touched + more, part, pace)
     return float((after * (after / mean) ** power - (before / mean) ** power * before) / (power + 1.0))
