@@ -77,7 +77,7 @@ def graph() -> gridml.Graph:
     (label, offsets, word, x, vocabulary), g = chapters(held=False), gridml.Graph()
     g.add(Shared, theta=1e9, full=True)
     g.add(Feature, ids=vocabulary, w=np.zeros(len(vocabulary)), stride=0, reach=1, active=True)
-    g.add(Sample, label=label, dual=1, words=gridml.csr(offsets, word, weight=x))
+    g.add(Sample, label=gridml.signs(label), dual=1, words=gridml.csr(offsets, word, weight=x))
     return g
 
 

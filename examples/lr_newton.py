@@ -76,7 +76,9 @@ def graph() -> gridml.Graph:
     (label, offsets, word, x, vocabulary), g = chapters(held=False), gridml.Graph()
     g.add(Shared, last=1e300, first=0, floor=1e-3)
     g.add(Feature, ids=vocabulary, w=np.zeros(len(vocabulary)), stride=0, g=0, h=0, active=False)
-    g.add(Sample, label=label, score=0, pull=0, slope=0, bend=1, words=gridml.csr(offsets, word, weight=x))
+    g.add(
+        Sample, label=gridml.signs(label), score=0, pull=0, slope=0, bend=1, words=gridml.csr(offsets, word, weight=x)
+    )
     return g
 
 

@@ -25,7 +25,7 @@ from gridml.datasets.map_style import from_huggingface, from_torch
 from gridml.engine.update_runner import log
 from gridml.model import counters
 from gridml.model.batch import Batch, Neighbours
-from gridml.model.edge_list import edge_list
+from gridml.model.edge_list import edge_list, signs
 from gridml.model.graph import Graph, VertexSet, csr
 from gridml.model.own_imports import protect_gridml_packages
 from gridml.model.program import EarlyStopping, Program, early_stopping
@@ -111,6 +111,7 @@ __all__ = [
     "ragged",
     "sample",
     "scratch",
+    "signs",
     "stale_mean",
     "string",
     "torch_schedule",

@@ -19,7 +19,7 @@ from master.state.options import Described, in_panels
 
 SUBJECTS: dict[str, tuple[str, ...]] = {
     "Vertices and their fields": ("Vertex", "VertexId", "array", "ragged", "string", "module", "edge"),
-    "The graph": ("Graph", "VertexSet", "csr", "edge_list"),
+    "The graph": ("Graph", "VertexSet", "csr", "edge_list", "signs"),
     "f and its arguments": ("update", "Batch", "Neighbours", "Lists", "Ragged", "Progress", "log"),
     "Stages": (
         "MiniBatch",

@@ -1,4 +1,4 @@
-"""Edges from a list of them in any order."""
+"""What a graph is made of, from the forms in which data come: edges from a list, two classes as signs."""
 
 from __future__ import annotations
 
@@ -67,3 +67,21 @@ def _check_vertices(direction: str, ids: NDArray[Any], vertices: int) -> None:
     if len(ids) and not (ids.min() >= 0 and ids.max() < vertices):
         wrong = ids.min() if ids.min() < 0 else ids.max()
         raise ProgramError(f"edge_list got an edge {direction} vertex {wrong}; expected 0 to {vertices - 1}.")
+
+
+def signs(labels: Any) -> NDArray[np.float64]:
+    """Return two classes as 1 and -1, float64 (n,): labels of 1 and -1, of 1 and 0, or booleans.
+
+        g.add(Sample, label=gridml.signs(labels), ...)
+
+    Raises ProgramError for other labels, with which a loss of labels of 1 and -1 would have no meaning.
+    """
+    given = np.asarray(labels)
+    found = np.unique(given) if given.ndim == 1 and given.dtype.kind in "biuf" else given.reshape(-1)[:3]
+    if given.ndim != 1 or given.dtype.kind not in "biuf" or not ({*found} <= {-1, 1} or {*found} <= {0, 1}):
+        shown = ", ".join(map(str, found[:5])) + ", ..." * (len(found) > 5)
+        raise ProgramError(
+            f"signs got {given.dtype} labels of shape {given.shape}, among them {shown}; expected one for each sample, "
+            f"1 and -1, or 1 and 0. Of more than two classes, compare one with the rest: signs(labels == one)."
+        )
+    return np.where(given > 0, 1.0, -1.0)

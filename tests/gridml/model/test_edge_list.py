@@ -94,3 +94,14 @@ def test_edges_by_their_ends_are_a_stable_sort(edges: int) -> None:
     np.testing.assert_array_equal(places, order)
     np.testing.assert_array_equal(sources, np.repeat(np.arange(30), np.diff(offsets))[order])
     np.testing.assert_array_equal(np.diff(begins), np.bincount(ends, minlength=17))
+
+
+@pytest.mark.parametrize("labels", [[1, -1, 1], [1.0, 0.0, 1.0], [True, False, True]])
+def test_two_classes_are_signs(labels: list[Any]) -> None:
+    assert gridml.signs(labels).tolist() == [1.0, -1.0, 1.0]
+
+
+@pytest.mark.parametrize("labels", [[1, 2, 1], [0, 1, -1], [1.0, np.nan], ["spam", "ham"], [[1], [0]], 1])
+def test_other_labels_are_refused(labels: Any) -> None:
+    with pytest.raises(ProgramError, match="expected one for each sample, 1 and -1, or 1 and 0"):
+        gridml.signs(labels)
