@@ -226,6 +226,8 @@ class MasterRun:
             flops = parts.epoch_end.flops(first_chunk(program, parts.spec.graph, program.shape.batch or 1))
         clock = RunClock(self.ledger.get("started_s", ended_s), ended_s, tuple(self.ledger.get("gaps", [])))
         text = f"every vertex of {credited.vertices:,} is credited once"
+        if epochs.stop_reason is None and (why := program.not_ended(epochs.epoch_count)) is not None:
+            text += f"; {why}"
         facts = {"vertices": credited.vertices, "epochs": credited.epochs, "run_s": clock.at(ended_s)}
         with self.ledger.transaction():
             self._keep_push_costs()

@@ -63,9 +63,10 @@ TINY = {"two phases": replace(ALL["two phases"], replaced={", parts=4": "", "epo
 PROGRAMS = sized(ALL, TINY)
 WORKERS = sized(64, 4)
 NOTES = [
-    "alike: yes, bit for bit; otherwise the largest difference in parts of the largest value. Mini-batches are those "
-    "of gridml.compute with as many parts; sums over parts, which PageRank's end and the regressions have, are in "
-    "another order there",
+    "as unkilled: as one worker leaves it that is never killed, with as many parts (simulated); as alone: as "
+    "gridml.compute does, whose mini-batches are the same, and whose sums over parts, which PageRank's end and the "
+    "regressions have, are in another order. Yes: bit for bit; otherwise the largest difference in parts of the "
+    "largest value",
     f"killed here: 4 processes of this machine on 4 parts, whose lives are exponential, {LIFE_S:g} s on average, half "
     f"of them without grace; simulated: {WORKERS} workers on as many parts, lives of {LEASES} leases on average",
     "in both every vertex is counted once in each phase of each pass, and no part began before the others had done "
@@ -98,13 +99,17 @@ def row_of(name: str, program: Compared) -> dict[str, Cell]:
             alone_s, began_s = time.perf_counter() - began_s, time.perf_counter()
             found = run(file, root, program.vertices)
             wall_s = time.perf_counter() - began_s
+            unkilled = Path(folder) / "unkilled"
+            _unkilled(file, unkilled, program.vertices)
             verify_credits(root)
             leases, _ = verify_ticks(root, 0)
             assert alone.passes == len(found.epochs)
             row |= {"one process, wall s": round(alone_s, 1)}
             row |= {f"{column}: passes": len(found.epochs), f"{column}: kills": found.kills}
             row |= {f"{column}: leases": leases, f"{column}: wall s": round(wall_s, 1)}
-            row[f"{column}: alike"] = _alike(alone.arrays[program.named], gridml.load(root)[program.named])
+            left = gridml.load(root)[program.named]
+            row[f"{column}: as unkilled"] = _alike(gridml.load(unkilled)[program.named], left)
+            row[f"{column}: as alone"] = _alike(alone.arrays[program.named], left)
     return row
 
 
@@ -118,6 +123,11 @@ def _simulated(file: Path, root: Path, vertices: int) -> Report:
     life_s = LEASES * (LEASE_S + PUSH_S)
     options: dict[str, Any] = {"workers": WORKERS, "cost": cost, "lifetime": f"exponential({life_s}s)", "seed": 0}
     return gridml.simulate(file, run_dir=root, **options).report()
+
+
+def _unkilled(file: Path, root: Path, vertices: int) -> None:
+    options: dict[str, Any] = {"workers": 1, "cost": f"t_x={LEASE_S / vertices},t_s=0.1,push={PUSH_S}", "seed": 0}
+    gridml.simulate(file, run_dir=root, **options)
 
 
 def _alike(one: np.ndarray, other: np.ndarray) -> Cell:

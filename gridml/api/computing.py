@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -185,6 +186,10 @@ class _Computation:
             self._check(number)
             if progress is not None:
                 progress(ComputedPass(number, totals, time.perf_counter() - began_s))
+        if epochs is None and not enough and (why := self._program.not_ended(number)) is not None:
+            warnings.warn(
+                f"{file.name}: {why}: what it waits for was not reached. Give gridml.Program more epochs.", stacklevel=3
+            )
         arrays = {name.replace("/", "."): values for name, values in self._state.tensors()}
         arrays |= {name.replace(":", "."): column for name, column in self._graph.mutable_columns().items()}
         arrays |= {f"{name}.ids": table.ids for name, table in self._graph.tables.items() if table.ids is not None}

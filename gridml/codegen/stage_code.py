@@ -38,6 +38,7 @@ NUMBERS = frozenset(f"{kind}{bits}" for kind in ("int", "uint", "float") for bit
 }  # constructors of numpy that stages may call
 
 # What to write instead of a statement or an expression that is not compiled.
+_LOOP = "write a loop, for i in range(n) or for link in links, and count or add up in it"
 _INSTEAD: dict[type[ast.AST], str] = {
     ast.Try: "errors cannot be caught in a stage; test the value with if",
     ast.Raise: "a stage raises no errors; leave the vertex out with return, or count the case in an accumulator",
@@ -45,10 +46,10 @@ _INSTEAD: dict[type[ast.AST], str] = {
     ast.With: "with has no use in a stage; leave it out",
     ast.Lambda: "write a function with def at the top level of the file, and call it",
     ast.FunctionDef: "write the function at the top level of the file, and call it",
-    ast.ListComp: "write a loop: for i in range(n)",
-    ast.SetComp: "write a loop: for i in range(n)",
-    ast.DictComp: "write a loop: for i in range(n)",
-    ast.GeneratorExp: "write a loop: for i in range(n)",
+    ast.ListComp: _LOOP,
+    ast.SetComp: _LOOP,
+    ast.DictComp: _LOOP,
+    ast.GeneratorExp: _LOOP,
     ast.List: "declare a field for it, such as gridml.scratch of a context, and write its elements",
     ast.Dict: "declare a field for it, such as gridml.scratch of a context, and write its elements",
     ast.Set: "declare a field for it, such as gridml.scratch of a context, and write its elements",

@@ -285,6 +285,11 @@ class Program:
         """The functions that the master calls after each mini-batch or pass, in order. Each can end the run."""
         return [*(self.shape.mini_batch.syncs if isinstance(self.shape, Stages) else ()), *self.syncs]
 
+    def not_ended(self, passes: int) -> str | None:
+        """Say that a run did all its `passes` though functions could have ended it; None if there are none."""
+        names = " and ".join(sync.name for sync in self.all_syncs if sync.may_end)
+        return f"all of its passes were done ({passes:,}), and {names} never returned True" if names else None
+
     @cached_property
     def ends_passes(self) -> bool:
         """True if the end of a pass changes contexts, so that no pass may begin before it."""

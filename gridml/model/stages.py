@@ -13,6 +13,7 @@ rate and the loss. `gridml.codegen` compiles stages and says what they may conta
 
 from __future__ import annotations
 
+import dis
 import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -262,6 +263,17 @@ class GlobalSync(StageFunction):
                 f"context: a replicated type of arrays that has one vertex."
             )
         return describe(hints[0])
+
+    @cached_property
+    def may_end(self) -> bool:
+        """True if it returns something other than None somewhere, and so can end a run."""
+        if any(constant is True for constant in self.function.__code__.co_consts):
+            return True
+        code = list(dis.get_instructions(self.function))
+        returned = [
+            code[at - (each.opname == "RETURN_VALUE")] for at, each in enumerate(code) if "RETURN_" in each.opname
+        ]
+        return not all(each.opname in ("LOAD_CONST", "RETURN_CONST") for each in returned)
 
 
 def exchange(*, over: type[Vertex], when: str | None = None) -> Callable[[Callable[..., None]], ExchangeStage]:

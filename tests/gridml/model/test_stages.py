@@ -327,3 +327,21 @@ def test_fields_of_stages_belong_to_a_replicated_type_with_a_rule() -> None:
             describe(cls)
     with pytest.raises(ProgramError, match=r"Least\.loss is a minimum, .* belongs to a local type"):
         describe(Least)
+
+
+def test_a_global_sync_can_end_a_run_if_it_returns_anything() -> None:
+    @gridml.global_sync
+    def cool(at: At) -> None:
+        if at.loss > 1:
+            return
+        at.rate *= 0.5
+
+    @gridml.global_sync
+    def enough(at: At) -> bool:
+        return bool(at.loss < 1)
+
+    @gridml.global_sync
+    def perhaps(at: At) -> bool | None:
+        return True if at.loss < 1 else None
+
+    assert [each.may_end for each in (cool, enough, perhaps)] == [False, True, True]
