@@ -124,7 +124,7 @@ def export(
         for each, columns in tables.items()
     }
     lines = [
-        f"{each}: {rows_of(columns):,} rows, with "
+        f"{each}: {rows_of(columns):,} row{'s' * (rows_of(columns) != 1)}, with "
         + ", ".join(f"{of} {_described(values)}" for of, values in columns.items())
         for each, columns in tables.items()
     ]

@@ -30,7 +30,7 @@ from gridml.protocol.push import Array, module_key
 from master.store.credits import find_point, rollback_points
 from master.store.ledger import Ledger
 from master.store.reader import opened, read_facts
-from master.store.rundir import RunDirectory, command, read_named
+from master.store.rundir import RunDirectory, RunStatus, command, read_named
 from master.store.version_chain import CHANGED, open_chain
 from master.store.versions import ReplicaState
 
@@ -156,14 +156,17 @@ def read_replica(root: Path, which: str | int = FINAL) -> SavedReplica:
 
 
 def _final(root: Path, ledger: sqlite3.Connection) -> SavedReplica:
-    path = RunDirectory(root).final
+    path, facts = RunDirectory(root).final, read_facts(ledger)
+    if not path.is_file() and facts.get("status") == RunStatus.FINISHED and facts.get(FINAL_SHA256) is None:
+        (version,) = ledger.execute("SELECT max(version) FROM versions").fetchone()
+        return SavedReplica(version, {})  # nothing is replicated: a run has local fields alone
     if not path.is_file():
         how = command("resume", root)
         raise RunError(
             f"{root} has no trained replica yet: it is written when the run ends. Go on with it ({how}), or load a "
             f"version that is kept: {command('rollback', root)} names them."
         )
-    return read_saved_file(path, read_facts(ledger).get(FINAL_SHA256))
+    return read_saved_file(path, facts.get(FINAL_SHA256))
 
 
 def _best(root: Path, ledger: sqlite3.Connection) -> SavedReplica:

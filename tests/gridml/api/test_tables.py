@@ -233,3 +233,18 @@ def test_a_run_and_a_computation_give_the_users_ids(tmp_path: Path, names: list[
             np.testing.assert_array_equal(values, gridml.table(computed, "Page")[name])
     with pytest.raises(UsageError, match="no fields of Page"):  # a run keeps local fields as they are now
         gridml.table(run, "Page", which="e1")
+
+
+@pytest.mark.parametrize("method", ["none", "parsa"])
+def test_a_run_in_which_nothing_is_replicated_has_results_too(tmp_path: Path, method: str) -> None:
+    """It was said to have no replica yet. Its vertices are linked, so a placement changes nothing but their parts."""
+    text = (PROGRAMS / "supersteps.py").read_text()
+    assert "epochs=15)" in text
+    file = tmp_path / "supersteps.py"
+    file.write_text(text.replace("epochs=15)", f"epochs=3, placement={method!r})"))
+    run = gridml.simulate(file, workers=3, chunk=300, cost="t_x=0.01,t_s=1,push=0.1", run_dir=tmp_path / "run")
+    placed = run.report().placement
+    assert placed is None if method == "none" else "3 parts, as many as workers" in str(placed)
+    pages = gridml.table(run)
+    assert [*pages] == ["ids", "rank", "steps"] and set(pages["steps"].tolist()) == {3}
+    assert run.metrics()[-1]["difference"] < 1e-15 and run.metrics()[-1]["best"] == int(pages["rank"].argmax())

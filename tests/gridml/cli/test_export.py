@@ -18,7 +18,7 @@ def test_tables_are_listed_written_and_refused(gridml: Callable[..., tuple[int, 
     run = library.simulate(PROGRAM, workers=2, cost="t_x=0.01,t_s=1,push=0.1", run_dir="run")
     status, out, _ = gridml("run")
     assert status == 0 and "Page: 300 rows, with ids int64, rank float64, below float64" in out
-    assert "Shared: 1 rows" in out
+    assert "Shared: 1 row, with ids int64" in out
     status, out, _ = gridml("run", "--out", "ranks.csv")
     assert status == 0 and out.startswith("Wrote ranks.csv. Page: 300 rows")
     head, *rows = Path("ranks.csv").read_text().splitlines()
