@@ -76,10 +76,9 @@ def finish(tally: Touches, rng: np.random.Generator, graph: Bipartite, options: 
         if graph.row_weights is None:
             fit_by_chains(each, final, aim)
         fit(each, rng, final, aim)
-        # With room for less than a row in each part, single rows hardly move any more. What that costs is the largest
-        # part's; where the sum counts, chains cost nothing.
-        has_room = final.of(len(each.load)).most.sum() >= graph.work + len(each.load)
-        if graph.row_weights is None and not has_room and aim.power >= STEEP:
+        # Parts without any room cannot be evened out by single rows. What chains cost is the largest part's.
+        is_full = graph.row_weights is None and final.of(len(each.load)).most.sum() == graph.work
+        if is_full and aim.power >= STEEP:
             exchange_in_cycles(each, aim)
         tries.append(each)
         if options.objective == SECONDS and options.fractions is None:
