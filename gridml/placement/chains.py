@@ -26,9 +26,10 @@ from gridml.placement.refine_kernel import BITS, FULL, Aim, Bounds, TouchCounts,
 MAX_VISITED = 5_000_000
 MAX_PARTS = 1024  # with more parts, the costs of moves between any two would need much memory
 MAX_CYCLE = 6  # maximum parts of a cycle: with four, the largest memory of 64 parts of a grid is 0.2% higher
-MAX_ROUNDS = 50  # of cycles; on 64 parts of a grid no cycle is left after about 25
-MAX_STARTS = 64  # parts from which a round searches cycles, those with the highest costs first
-MAX_TRIES = 8  # cycles from a part that are tried in a round until one is a gain
+MAX_ROUNDS = 50  # of cycles
+MIN_ROUND = 5e-4  # the share by which a round must lower the worth, or it is the last
+MAX_STARTS = 16  # parts from which a round searches cycles, those with the highest costs first
+MAX_TRIES = 3  # cycles from a part that are tried in a round until one is a gain
 REFRESH = 8  # searches that visit the same rows; those that reach the border of their part later are not among them
 MIN_GAIN = 1e-9  # cycles with a lower gain are rounding errors, and could go round for ever
 
@@ -54,10 +55,13 @@ def exchange_in_cycles(tally: Touches, aim: Aim) -> None:
     """Move rows along cycles of parts while that lowers the aim. All rows must have the size 1; sizes of parts stay."""
     parts = len(tally.load)
     search = _Search(tally, aim)
+    worth = tally.worth(aim)
     for _ in range(min(MAX_ROUNDS, MAX_VISITED // max(1, len(tally.counts.inside), parts * parts))):
         cost, row = search.cheapest()
         starts = np.argsort(-tally.part_costs, kind="stable")[:MAX_STARTS]
-        if not exchange(tally.counts, tally.units, tally.pace, aim, cost, row, starts):
+        exchange(tally.counts, tally.units, tally.pace, aim, cost, row, starts)
+        before, worth = worth, tally.worth(aim)
+        if worth > before * (1 - MIN_ROUND):
             break
 
 
@@ -304,7 +308,7 @@ def exchange(
 
 
 @compiled
-def _cheapest_cycle(start: int, cost: Costs, used: Flags, far: Costs, before: Costs, cycle: Counts) -> int:
+def _cheapest_cycle(start: int, cost: Costs, used: Flags, far: Costs, before: Counts, cycle: Counts) -> int:
     """Write a cycle of parts that are not `used`, from `start` to `start`, into `cycle`, int64 (MAX_CYCLE + 1,), and
     return the number of its moves; 0 if no cycle of negative costs was found.
 

@@ -76,8 +76,10 @@ def finish(tally: Touches, rng: np.random.Generator, graph: Bipartite, options: 
         if graph.row_weights is None:
             fit_by_chains(each, final, aim)
         fit(each, rng, final, aim)
-        if graph.row_weights is None and final.of(len(each.load)).most.sum() < graph.rows + len(each.load):
-            exchange_in_cycles(each, aim)  # parts have room for less than a row each, so single rows hardly move
+        # Parts without any room cannot be evened out by single rows. What chains cost is the largest part's.
+        is_full = graph.row_weights is None and final.of(len(each.load)).most.sum() == graph.work
+        if is_full and aim.power >= STEEP:
+            exchange_in_cycles(each, aim)
         tries.append(each)
         if options.objective == SECONDS and options.fractions is None:
             tries.append(_by_pace(each, graph, options))

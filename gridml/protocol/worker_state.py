@@ -19,7 +19,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import final
 
-from gridml.protocol.messages import NO_PUSH, Copies, Failure, Lease, Pace, Push, Sync, Verdict
+from gridml.protocol.messages import MAX_PUSH_INTERVAL_S, NO_PUSH, Copies, Failure, Lease, Pace, Push, Sync, Verdict
 from gridml.protocol.worker_actions import (
     Action,
     Adopt,
@@ -332,16 +332,18 @@ class WorkerState:
         if self._has_none_ahead(work) and 2 * work.at >= work.count:
             return True
         nearly_done = work.count - work.at < every // 2  # if so, one push at the end of the lease is enough
-        return (work.at - work.pushed >= every and not nearly_done) or now_s >= self._due_s(every)
+        return (work.at - work.pushed >= every and not nearly_done) or now_s >= self._timely_s(work, every, now_s)
 
     def _has_none_ahead(self, work: _Work) -> bool:
         """Return whether no lease is ahead although the worker had to wait too long for the lease in hand.
 
         If so, a push at half of this lease asks for the next one. In later leases that is not needed: the push at the
-        end of each lease asks for another lease while the next one is trained.
+        end of each lease asks for another lease while the next one is trained. A master that cannot merge the pushes of
+        all workers every MAX_PUSH_INTERVAL_S gets no additional ones: the worker may have waited for just that.
         """
         idle = self._has_waited and not self._ahead and self._under_way is None and self._chunks_left > 0
-        return idle and self._gives_ahead and not work.sequence and self._pace.push_every < NO_PUSH
+        asks = self._pace.push_every < NO_PUSH and self._pace.push_s <= MAX_PUSH_INTERVAL_S
+        return idle and asks and self._gives_ahead and not work.sequence
 
     def _is_late(self, every: int, now_s: float) -> bool:
         """Return whether a push must stop waiting for an optimiser step, because a kill would lose too much work. Then
@@ -353,9 +355,18 @@ class WorkerState:
         """Return the time at which a push is due, however few vertices are trained by then."""
         return self._pushed_s + self._pace.push_s if every < NO_PUSH else math.inf
 
+    def _timely_s(self, work: _Work, every: int, now_s: float) -> float:
+        """Return the time at which a push is due by the clock; infinity if the lease ends soon after it, at the pace so
+        far, since one push at its end is enough then."""
+        due_s, trains_s = self._due_s(every), now_s - work.begun_s
+        if not work.at or trains_s <= 0:
+            return due_s
+        ends_s = now_s + (work.count - work.at) / work.at * trains_s
+        return math.inf if 0 <= ends_s - max(now_s, due_s) < self._pace.push_s / 2 else due_s
+
     def _train(self, work: _Work, now_s: float) -> Train:
         every, stop = self._pace.push_every, work.count
-        due, due_s = work.pushed + every, self._due_s(every)
+        due, due_s = work.pushed + every, self._timely_s(work, every, self._action_s)
         overdue = self._under_way is not None and (due <= work.at or due_s <= now_s)
         if overdue:
             due_s = math.inf

@@ -68,6 +68,9 @@ STAYS = 0.99  # a size with this share of the best goodput stays: goodput is fla
 KNOWN_DEATHS = 10  # a kind of worker with fewer independent deaths takes the fit of all workers
 # Shares of the master's one core that merging and granting may take.
 MERGING, GRANTING = 0.5, 0.25
+# Seconds of the master per push until one was merged: those of a replica of about 20 MB (limits.md). If thousands of
+# workers began together and all pushed after half a minute, the pushes at the ends of their chunks would wait for long.
+ASSUMED_MERGE_S = 0.1
 # No mixtures: their fit takes a hundred times as long. No normal law: a Weibull law fits normal lives just as well.
 FAMILIES = ("exponential", "weibull", "lognormal", "kaplan_meier")
 
@@ -129,8 +132,8 @@ def merging_s(workers: int, merge_s: float) -> float:
 
 def push_at_least_s(live: int, merge_s: float) -> float:
     """Return the seconds after which a worker pushes even if it has trained less than an interval. If it pushed more
-    often than the master can merge, pushes would queue up."""
-    return max(MAX_PUSH_INTERVAL_S, merging_s(live, merge_s))
+    often than the master can merge, pushes would queue up. `merge_s` is 0 until a push was merged."""
+    return max(MAX_PUSH_INTERVAL_S, merging_s(live, merge_s or ASSUMED_MERGE_S))
 
 
 def is_due(seen: SeenLives, last: SeenLives | None, *, expected: bool = False) -> tuple[bool, str]:

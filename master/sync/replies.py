@@ -24,7 +24,7 @@ from gridml.model.order import Touched, union, without
 from gridml.model.vertex import describe
 from gridml.protocol.codec import Codec
 from gridml.protocol.compression import BFLOAT16
-from gridml.protocol.messages import Copies, Pace, Reply, Stored, Verdict
+from gridml.protocol.messages import MAX_PUSH_INTERVAL_S, NO_PUSH, Copies, Pace, Reply, Stored, Verdict
 from gridml.protocol.push import ReplicaPart
 from master.leases.leases import Leases
 from master.leases.sizing import merging_s, push_at_least_s
@@ -194,6 +194,8 @@ class PushPace:
         every, added = assignment.push_every, assignment.push_every if assignment.max_added else 0
         credited, total = self._ledger.credited, self._leases.epochs.total
         every_s, per_epoch = push_at_least_s(live, self.push_s), self._leases.epochs.vertex_count
+        if self.push_s == 0.0 and every_s > MAX_PUSH_INTERVAL_S and self.sizes.push_every is None and not self._can_add:
+            every = NO_PUSH - 1  # the seconds of an interval cannot be turned into vertices yet, so the clock decides
         return Pace(live, credited, total, every, compress, every_s, per_epoch, added, assignment.others)
 
     def choose(self, pending: PendingReply) -> None:

@@ -191,6 +191,13 @@ def test_a_slow_f_pushes_as_rarely_as_a_busy_master_wants() -> None:
     assert (life.pushes[-1].vertices, life.now_s) == (13, 1052.0)
 
 
+def test_a_slow_f_waits_for_the_end_of_a_lease_that_ends_soon_after_the_push_is_due() -> None:
+    life = Life(vertex_s=4.0, batch=1)
+    life.lease(push_every=1000, push_s=60.0)  # due at 60 s; the lease ends at 80 s
+    life.until(Send)
+    assert (life.pushes[-1].vertices, life.now_s) == (20, 1080.0)
+
+
 def test_where_no_push_is_wanted_there_is_one_at_the_end() -> None:
     life = Life(vertex_s=4.0, batch=1)
     life.lease(push_every=NO_PUSH)
@@ -225,6 +232,17 @@ def test_after_a_wait_for_a_lease_it_pushes_at_half_of_it_and_asks_for_the_next(
     life.reply(next_lease(4))
     life.until(Send)
     assert (life.pushes[-1].lease, life.pushes[-1].vertices) == (3, 20), "another is ahead already"
+
+
+def test_a_busy_master_gets_no_push_at_half_of_a_lease() -> None:
+    busy = Pace(push_every=100, push_s=2 * MAX_PUSH_INTERVAL_S)
+    life = Life()
+    life.lease(push_every=100)
+    life.until(Send)
+    life.now_s += 0.3
+    life.reply(next_lease(2)._replace(pace=busy))
+    life.until(Send)
+    assert (life.pushes[-1].lease, life.pushes[-1].vertices) == (2, 20)
 
 
 def test_after_a_short_wait_it_pushes_at_the_end() -> None:

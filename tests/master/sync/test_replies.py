@@ -8,11 +8,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
+import pytest
 
 from gridml.carriers.base import Message
 from gridml.model.order import Touched
-from gridml.protocol.messages import Push, Sync
+from gridml.protocol.messages import MAX_PUSH_INTERVAL_S, NO_PUSH, Push, Sync
 from gridml.protocol.push import NOTHING
+from master.leases.sizing import ASSUMED_MERGE_S, MERGING
 from master.state.lease_records import Footprint, LeaseState, LeaseTable
 from master.state.worker_records import WorkerRecord
 from master.sync.replies import PushPace, Replies
@@ -91,12 +93,14 @@ def test_a_tainted_worker_gets_no_moments_of_others() -> None:
 class PaceDesk:
     """A PushPace among `live` workers, of which one trains `speed` vertices a second."""
 
-    def __init__(self, live: int, speed: float = 300.0, push_s: float = 0.4, lives_s: float = math.inf) -> None:
+    def __init__(
+        self, live: int, speed: float = 300.0, push_s: float = 0.4, lives_s: float = math.inf, *, adds: bool = True
+    ) -> None:
         of: Any = SimpleNamespace
         self.reasons: list[tuple[Any, ...]] = []
         self.speed, self.chosen = speed, 0
         shape = of(batch=64, keeps_rate=False, trained_by_edge=())
-        program = of(shape=shape, min_target_batch=1, adds_steps=lambda graph: True)
+        program = of(shape=shape, min_target_batch=1, adds_steps=lambda graph: adds)
         self.costs = {"pushes": push_s, "travels": 0.1}
         sizing = of(
             measures=of(typical=self.costs.get, speeds=of(mean=speed)),
@@ -125,6 +129,19 @@ def test_what_is_measured_of_a_worker_decides_its_push_interval() -> None:
     desk.pace.choose(desk.pending())
     assert desk.pace.of(desk.pending()).push_every == desk.record.assignment.push_every == 4_000
     assert desk.reasons == [("w1", 4_000, "a push costs 400.0 ms and may take 3% of the time")]
+
+
+@pytest.mark.parametrize(("live", "push_s"), [(150, MAX_PUSH_INTERVAL_S), (3_000, 600.0)])
+def test_until_a_push_was_merged_many_workers_push_by_the_clock_as_if_merging_took_a_tenth_of_a_second(
+    live: int, push_s: float
+) -> None:
+    desk = PaceDesk(live, adds=False)
+    first = desk.pace.of(desk.pending())
+    assert first.push_s == push_s == max(MAX_PUSH_INTERVAL_S, live * ASSUMED_MERGE_S / MERGING)
+    assert (first.push_every == NO_PUSH - 1) == (push_s > MAX_PUSH_INTERVAL_S)
+    desk.pace.merged(1, 0.01)
+    measured = desk.pace.of(desk.pending())
+    assert measured.push_s == max(MAX_PUSH_INTERVAL_S, live * 0.01 / MERGING) and measured.push_every < NO_PUSH - 1
 
 
 def test_a_pace_is_chosen_once_for_a_message_unless_workers_came_or_went() -> None:
