@@ -3,7 +3,7 @@
 libmf trains for some numbers of iterations; for each, the row says after how many passes gridml's error is as low.
 gridml runs `benchmarks.graph_programs.factors` as one worker (`benchmarks.graph_programs.one_worker`), libmf with one
 thread. `benchmarks.graph_programs.libmf` says how libmf is built. `--choose` compares settings of both on drawn ratings
-of several kinds and sizes, of which the best are `PEER` and `OURS`; without it they are judged on others.
+of several kinds and sizes, of which the best are `CHOSEN` and `OURS`; without it they are judged on others.
 
     python -m benchmarks.graph_programs.against_libmf --libmf libmf.so [--choose]
 """
@@ -44,7 +44,8 @@ class Peer:
     ridge: float
 
 
-PEER, OURS = Peer(0.1, 0.05), Settings()
+#: chosen: on all sets, and on the one that is as large as those that judge
+CHOSEN, OURS = (Peer(0.1, 0.05), Peer(0.1, 0.03)), Settings()
 PEERS = [Peer(*each) for each in itertools.product(sized((0.05, 0.1, 0.2), (0.1,)), sized((0.02, 0.03, 0.05), (0.03,)))]
 TRIED = [
     Settings(*each)
@@ -135,21 +136,25 @@ def choose(library: Path | None) -> None:
 
 def judge(library: Path | None) -> None:
     """Compare both on ratings that chose nothing."""
-    load, rows, notes = os.getloadavg()[0], [], []
+    load, rows, notes = os.getloadavg()[0], list[dict[str, Cell]](), list[str]()
     for name, made in JUDGED.items():
-        ours, theirs = [], []
+        ours: list[list[Reached]] = []
+        theirs: dict[Peer, list[list[Reached]]] = {each: [] for each in CHOSEN if library}
         for seed in SEEDS:
             try:
                 ratings = made(seed)
             except DataError as error:
                 notes.append(f"{name} is left out: {error}")
                 break
-            if library:
-                theirs.append([peer(library, ratings, PEER, count) for count in ITERATIONS])
-            lowest = min((each.error for each in theirs[-1]), default=0.0) if theirs else 0.0
+            for each, reached in theirs.items():
+                assert library is not None
+                reached.append([peer(library, ratings, each, count) for count in ITERATIONS])
+            lowest = min((point.error for reached in theirs.values() for point in reached[-1]), default=0.0)
             ours.append(passes(ratings, OURS, seed, until=lowest))
-        rows += [{"ratings": name, **line} for line in judged("libmf", "RMSE", ours, theirs, 4, GOAL)]
-        print(*rows[-len(ITERATIONS) :], sep="\n", flush=True)
+        for each, reached in theirs.items():
+            named_rows = judged("libmf", "RMSE", ours, reached, 4, GOAL)
+            rows += [{"ratings": name, "ridge of libmf": each.ridge, **line} for line in named_rows]
+            print(*rows[-len(ITERATIONS) :], sep="\n", flush=True)
     write(
         "graph_libmf",
         "Matrix factorisation: CPU seconds to libmf's error",
@@ -159,8 +164,10 @@ def judge(library: Path | None) -> None:
             f"held out) and gridml's factors begin; the ratio is that of one seed",
             f"{RATINGS:,} ratings drawn of hidden factors with noise, a tenth held out; {USERS:,} users, {ITEMS:,} "
             f"items; trained at rank {RANK}",
-            f"settings of both were chosen on drawn ratings of other kinds and sizes (graph_libmf_choice.md): {PEER}, "
-            f"{OURS}. gridml's model has biases and a ridge by the number of ratings, which libmf's has not",
+            f"settings of both were chosen on drawn ratings of other kinds and sizes (graph_libmf_choice.md): {OURS}; "
+            f"of libmf rate {CHOSEN[0].rate} and two ridges: {CHOSEN[0].ridge} is best on all sets that chose, "
+            f"and {CHOSEN[1].ridge} on the largest. gridml's model has biases and a ridge by the number of ratings, "
+            "which libmf's has not",
             "libmf: the source in PyPI's libmf 0.9.2 with AVX, one thread; its seconds contain sorting into blocks. "
             "gridml's are the worker's: decoding chunks, training, copying what a push carries, taking the reply; "
             "machine code cached. With a master: also cutting and encoding the chunk of a pass, and taking what comes "
