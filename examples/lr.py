@@ -1,6 +1,6 @@
 """Words that tell the New Testament from the Old: l1 logistic regression by blocks of features, see docs/lr.md."""
 
-from math import exp
+from math import exp, log
 
 import numpy as np
 
@@ -10,8 +10,8 @@ LAMBDA, ETA, ENOUGH, OLD = 0.3, 0.8, 0.03, 929  # the first 929 chapters are the
 
 
 class Shared(gridml.Vertex):  # one vertex: how far from the optimum the last pass was, and what follows from it
-    worst = gridml.accumulator("float64", by="max")
-    theta, full = gridml.array("float64"), gridml.array("bool")
+    worst, loss = gridml.accumulator("float64", by="max"), gridml.accumulator("float64")
+    theta, eta, last, share, full = *(gridml.array("float64") for _ in range(4)), gridml.array("bool")
     aggregate = gridml.owned()
 
 
@@ -27,6 +27,11 @@ class Sample(gridml.Vertex):  # local: a chapter
     words = gridml.edge(Feature, weight="float64")
 
 
+@gridml.apply(Sample)
+def lose(sample: Sample, at: Shared) -> None:
+    at.loss += at.share * log(1 + 1 / sample.dual)
+
+
 @gridml.exchange(over=Feature, when="active")
 def slope(feature: Feature, sample: Sample, x: gridml.Link) -> None:
     tau = 1 / (1 + sample.dual)
@@ -36,7 +41,8 @@ def slope(feature: Feature, sample: Sample, x: gridml.Link) -> None:
 
 @gridml.apply(Feature)
 def move(feature: Feature, at: Shared) -> None:
-    g, w, u, feature.stride = feature.g, feature.w, feature.u / ETA + 1e-10, 0.0
+    g, w, u, feature.stride = feature.g, feature.w, feature.u / at.eta + 1e-10, 0.0
+    at.loss += LAMBDA * abs(w)
     feature.active = feature.active and not (w == 0 and abs(g) < LAMBDA - at.theta)
     if feature.active:
         at.worst = max(at.worst, abs(abs(g) - LAMBDA) if w != 0 else abs(g) - LAMBDA)
@@ -55,6 +61,9 @@ def carry(feature: Feature, sample: Sample, x: gridml.Link) -> None:
 def tighten(shared: Shared) -> bool:
     done = shared.worst < ENOUGH * LAMBDA
     enough, shared.full, shared.theta = bool(done and shared.full), done, shared.worst / 100
+    # Words that come together can step too far together: then all steps become shorter.
+    shared.eta = 0.5 * shared.eta if shared.loss > (1 + 1e-4) * shared.last else min(ETA, 1.2 * shared.eta)
+    shared.last = shared.loss
     return enough
 
 
@@ -75,7 +84,8 @@ def chapters(held: bool) -> tuple[np.ndarray, ...]:
 
 def graph() -> gridml.Graph:
     (label, offsets, word, x, vocabulary), g = chapters(held=False), gridml.Graph()
-    g.add(Shared, theta=1e9, full=True)
+    share = 1 / -(-len(vocabulary) // 1500)
+    g.add(Shared, theta=1e9, eta=ETA, last=1e300, share=share, full=True)
     g.add(Feature, ids=vocabulary, w=np.zeros(len(vocabulary)), stride=0, reach=1, active=True)
     g.add(Sample, label=gridml.signs(label), dual=1, words=gridml.csr(offsets, word, weight=x))
     return g
@@ -87,5 +97,5 @@ def evaluate(features: gridml.Batch[Feature]) -> dict[str, float]:
     return {"accuracy": float(np.mean(score * label > 0)), "used": int(np.count_nonzero(features.w))}
 
 
-block = gridml.MiniBatch([slope, move, carry], size=1500, parts=4)  # words, drawn again in each pass
+block = gridml.MiniBatch([lose, slope, move, carry], size=1500, parts=4)  # words, drawn again in each pass
 program = gridml.Program(graph, [block, tighten, reopen], evaluate, epochs=100)

@@ -190,7 +190,8 @@ def part_bytes(graph: Bipartite, labels: NDArray[np.int32], parts: int, weights:
 
 
 MAX_PLACE_S = 10.0  # the time that auto may spend on a placement, during which the run does not start
-LONG_EDGES = 5_000_000  # placing a graph of at least this many edges takes some seconds, and is announced
+VERTEX = 8  # edges whose placing takes as long as that of a vertex
+LONG_WORK = 1_000_000  # edges: to place so many takes a second and more, and is announced
 #: The facts of the event if vertices are not placed. Their keys are those of a placement, so readers need no special
 #: case.
 NOT_PLACED: EventFacts = dict.fromkeys(
@@ -247,9 +248,10 @@ def place(
         if requested == NO_PLACEMENT or (requested == AUTO and not sides):
             return spec, None
         return spec, PlacementReport(f"vertices are not placed: {reason}", NOT_PLACED, is_quiet=requested == AUTO)
-    if facts.edges >= LONG_EDGES:
+    if facts.edges + VERTEX * facts.vertices >= LONG_WORK:
         size = {"vertices": facts.vertices, "edges": facts.edges, "parts": chosen.parts}
-        notify(f"{facts.vertices:,} vertices with {facts.edges:,} edges on {chosen.parts} parts", size)
+        text = f"{facts.vertices:,} vertices with {facts.edges:,} edges on {chosen.parts} parts"
+        notify(f"{text}; --placement none does without", size)
     return _placed(spec, directory, sides, facts, chosen, reason, durable=durable)
 
 

@@ -174,7 +174,7 @@ def test_a_skipped_placement_is_explained_if_it_could_surprise(tmp_path: Path) -
 
 
 def test_it_is_said_before_it_takes_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placing, "LONG_EDGES", 1)
+    monkeypatch.setattr(placing, "LONG_WORK", 1)
     notified: list[tuple[str, EventFacts]] = []
     place(
         spec_of(graph(), asked="greedy"),
@@ -186,7 +186,7 @@ def test_it_is_said_before_it_takes_long(tmp_path: Path, monkeypatch: pytest.Mon
     ((text, facts),) = notified
     edges = sum(len(side.edges.targets) for side in sides_of(graph(), "User"))
     assert facts == {"vertices": USERS, "edges": edges, "parts": GROUPS}
-    assert text == f"2,000 vertices with {edges:,} edges on 4 parts"
+    assert text == f"2,000 vertices with {edges:,} edges on 4 parts; --placement none does without"
 
 
 @pytest.mark.parametrize(
