@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +126,9 @@ def group(mb: int) -> Iterator[Path | None]:
     try:
         yield made and made / "cgroup.procs"
     finally:
-        if made is not None:
-            made.rmdir()
+        while made is not None and made.is_dir():
+            with suppress(OSError):  # a process that was killed is still in it
+                made.rmdir()
 
 
 def limited(command: list[str], entered: Path | None, **options: Any) -> subprocess.Popen[str]:
@@ -156,8 +158,8 @@ def forget(folder: Path) -> None:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def trained(folder: Path, ratings: Path, name: str, workers: int, entered: Path | None) -> Peaks:
-    """Run a program within a limit, and check what it has counted."""
+def trained(folder: Path, ratings: Path, name: str, workers: int, entered: Path | None) -> Peaks | None:
+    """Run a program within a limit, and check what it has counted. None: the kernel killed it."""
     program, count = PROGRAMS[name]
     cache = ratings.with_name("cache")  # so that only the first run reads the text
     environment = {**os.environ, "EDGES": str(ratings), "GRIDML_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
@@ -170,6 +172,8 @@ def trained(folder: Path, ratings: Path, name: str, workers: int, entered: Path 
         process.wait()
         peaks.end()
         output.seek(0)
+        if process.returncode == -signal.SIGKILL:
+            return None
         if process.returncode:
             raise SystemExit(f"gridml run ended with {process.returncode}: {output.read()[-3000:]}")
     found = gridml.load(folder / "run")
@@ -196,42 +200,37 @@ def main() -> None:
                 if not holds(entered):
                     raise SystemExit("the kernel does not keep to the limit")
                 began = resource.getrusage(resource.RUSAGE_CHILDREN)
-                peaks = trained(Path(folder), ratings, task, workers, entered).peaks
+                sampled = trained(Path(folder), ratings, task, workers, entered)
                 ended = resource.getrusage(resource.RUSAGE_CHILDREN)
             cpu_s = ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime
-            for process, (anonymous, of_files) in sorted(peaks.items()):
-                rows.append(
-                    {
-                        "program": task,
-                        "limit": f"{TOGETHER_MB} MB, all" if together else f"{EACH_MB} MB, each",
-                        "workers": workers,
-                        "CPU-s": round(cpu_s),
-                        "process": process,
-                        "peak MB, anonymous": round(anonymous),
-                        "of files": round(of_files),
-                    }
-                )
-                print(rows[-1], flush=True)
+            limit = f"{TOGETHER_MB} MB, all" if together else f"{EACH_MB} MB, each"
+            row: dict[str, Cell] = {"program": task, "limit": limit, "workers": workers, "CPU-s": round(cpu_s)}
+            if sampled is None:
+                rows.append({**row, "process": "killed by the kernel"})
+            for process, (anonymous, of_files) in sorted(sampled.peaks.items() if sampled else ()):
+                row = {**row, "process": process, "peak MB, anonymous": round(anonymous), "of files": round(of_files)}
+                rows.append(row)
+                print(row, flush=True)
         size = ratings.stat().st_size / MB
-    write(
-        "graph_larger_than_memory",
-        "A graph larger than memory",
-        rows,
-        [
-            f"{RATINGS:,} ratings by {USERS:,} users of {ITEMS:,} items: a text of {size:,.0f} MB, read by "
-            f"gridml.graph_from, and arrays of {(RATINGS * 8 + USERS * 8) / MB:.0f} MB, without factors. Topics: the "
-            f"same lines as texts and words, and {RATINGS * 4 / MB:.0f} MB of topics, which change",
-            f"{EACH_MB} MB, each: RLIMIT_DATA of the master and of each worker. {TOGETHER_MB} MB, all: a cgroup with "
-            "master, workers and the pages of all files that they read or write. A process that takes as much fails "
-            "within either",
-            f"chunks of {CHUNK} at most: with the default of 32 MB a master of 300 MB failed as it cut one; "
-            "factors of rank 16, 20 topics, two passes; every edge was counted once in each, and counts of topics are "
-            "those of the topics that came home. The first run reads the text, and the others find its arrays. CPU-s: "
-            "of all processes",
-            f"peaks of RssAnon and RssFile, sampled every {SAMPLE_S * 1e3:.0f} ms; of files: also of libraries; the "
-            "kernel takes these pages back when it needs them",
-        ],
-    )
+    write("graph_larger_than_memory", "A graph larger than memory", rows, notes(size))
+
+
+def notes(size: float) -> list[str]:
+    """Return what stands below the table. `size` is that of the text, in MB."""
+    return [
+        f"{RATINGS:,} ratings by {USERS:,} users of {ITEMS:,} items: a text of {size:,.0f} MB, read by "
+        f"gridml.graph_from, and arrays of {(RATINGS * 8 + USERS * 8) / MB:.0f} MB, without factors. Topics: the "
+        f"same lines as texts and words, and {RATINGS * 4 / MB:.0f} MB of topics, which change",
+        f"{EACH_MB} MB, each: RLIMIT_DATA of the master and of each worker. {TOGETHER_MB} MB, all: a cgroup with "
+        "master, workers and the pages of all files that they read or write. A process that takes as much fails "
+        "within either",
+        f"chunks of {CHUNK} at most: with the default of 32 MB a master of 300 MB failed as it cut one; "
+        "factors of rank 16, 20 topics, two passes; every edge was counted once in each, and counts of topics are "
+        "those of the topics that came home. The first run reads the text, and the others find its arrays. CPU-s: "
+        "of all processes",
+        f"peaks of RssAnon and RssFile, sampled every {SAMPLE_S * 1e3:.0f} ms; of files: also of libraries; the "
+        "kernel takes these pages back when it needs them",
+    ]
 
 
 if __name__ == "__main__":

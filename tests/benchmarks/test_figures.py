@@ -94,12 +94,13 @@ FIGURES: list[tuple[str, Callable[[], tuple[float, ...]]]] = [
     ),
     (r"([\d,]+) damages to the master's files: none", lambda: (total("disks", "times"),)),
     (
-        r"to libmf's error in ([\d.]+) to ([\d.]+) of .* a master's share ([\d.]+) to ([\d.]+)\. On MovieLens-100k, "
-        r"with the same settings, it took ([\d.]+) to ([\d.]+) of",
+        r"of its ridges\) in ([\d.]+) to ([\d.]+) of .* and in ([\d.]+) to ([\d.]+) on MovieLens-100k; "
+        r"with a master's share in ([\d.]+) to ([\d.]+), and ([\d.]+) to ([\d.]+)\.",
         lambda: (
             *extremes("graph_libmf", "gridml/libmf", ratings=DRAWN),
-            *extremes("graph_libmf", "with a master", ratings=DRAWN),
             *extremes("graph_libmf", "gridml/libmf", ratings=("MovieLens-100k",)),
+            *extremes("graph_libmf", "with a master", ratings=DRAWN),
+            *extremes("graph_libmf", "with a master", ratings=("MovieLens-100k",)),
         ),
     ),
     (
