@@ -64,9 +64,9 @@ class Csr:
 
     def turned(self, rows: int) -> Csr:
         """Return the same edges by their ends, of which there are `rows`, with fields that are read-only."""
-        from gridml.model.transposed import Carried, transposed  # deferred, because it imports numba, and that scipy
+        from gridml.model.transposed import EdgeValues, transposed  # deferred, because it imports numba, and that scipy
 
-        carried = Carried(list(self.fields.values()))
+        carried = EdgeValues(list(self.fields.values()))
         offsets, sources, moved = transposed(self.offsets, self.ends, rows, carried.first)
         fields = dict(zip(self.fields, map(read_only, carried.sorted(moved)), strict=True))
         offsets = read_only(offsets)

@@ -28,7 +28,7 @@ def edge_list(
     such targets if `both`, and as `csr` does.
     """
     from gridml.model.transposed import (
-        Carried,
+        EdgeValues,
         grouped,
         transposed,
     )  # deferred, because numba takes a quarter of a second
@@ -46,7 +46,7 @@ def edge_list(
     if both:
         _check_vertices("to", ends, vertices)
     named = {name: np.asarray(values) for name, values in {"": weight, **fields}.items() if np.ndim(values) > 0}
-    carried = Carried(list(named.values()))
+    carried = EdgeValues(list(named.values()))
     if both or (ends.dtype.kind in "iu" and is_dense(ends, len(ends) + vertices) and ends.max() < 2**31):
         # By target, and then by source. Targets, by which the second sort takes edges, ascend.
         rows = vertices if both else int(ends.max()) + 1

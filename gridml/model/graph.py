@@ -319,7 +319,10 @@ class Graph:
     def turn(self, source: str, name: str) -> None:
         """Give every `source` vertex the edges of a field by their ends, which are `source` vertices too: edges to the
         vertices from which they come, in ascending order. Idempotent."""
-        from gridml.model.transposed import Carried, transposed  # deferred, because numba takes a quarter of a second
+        from gridml.model.transposed import (  # deferred, because numba takes a quarter of a second
+            EdgeValues,
+            transposed,
+        )
 
         table = self.tables[source]
         edges, declared = table.edges[name], table.type.edges[name]
@@ -331,7 +334,7 @@ class Graph:
             edges = replace(edges, targets=np.full(edges.count, edges.constant), constant=None)
         offsets = np.concatenate([[0], np.cumsum(edges.lengths)])
         named = {**({} if edges.weight is None else {"": edges.weight}), **edges.fields}
-        carried = Carried(list(named.values()))
+        carried = EdgeValues(list(named.values()))
         begins, sources, moved = transposed(offsets, edges.targets, table.count, carried.first)
         fields = dict(zip(named, carried.sorted(moved), strict=True))
         table.type = replace(table.type, edges={**table.type.edges, turned(name): declared})

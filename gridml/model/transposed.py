@@ -57,7 +57,7 @@ _group_compiled: Callable[..., None] = numba.njit(nogil=True, cache=True)(_group
 
 
 @dataclass(frozen=True)
-class Carried:
+class EdgeValues:
     """Arrays (m, ...) of edges that a sort brings into its order: one of 8 bytes an edge itself, others by their
     places."""
 

@@ -191,7 +191,7 @@ def part_bytes(graph: Bipartite, labels: NDArray[np.int32], parts: int, weights:
 
 MAX_PLACE_S = 10.0  # the time that auto may spend on a placement, during which the run does not start
 VERTEX = 8  # edges whose placing takes as long as that of a vertex
-LONG_WORK = 1_000_000  # edges: to place so many takes a second and more, and is announced
+LONG_WORK = 2_000_000  # edges: to place so many takes some seconds, and is announced
 #: The facts of the event if vertices are not placed. Their keys are those of a placement, so readers need no special
 #: case.
 NOT_PLACED: EventFacts = dict.fromkeys(

@@ -82,10 +82,7 @@ def spec_of(made: Graph, *, asked: str | None = None, said: str = "auto", worker
 
 
 def placed(spec: RunSpec, folder: Path) -> tuple[RunSpec, PlacementReport | None]:
-    def silent(text: str, facts: EventFacts) -> None:
-        pytest.fail("it takes no time")
-
-    return place(spec, None, RunDirectory(folder), silent, durable=False)
+    return place(spec, None, RunDirectory(folder), lambda *said: None, durable=False)
 
 
 def test_the_graph_has_every_edge_to_rows_of_arrays_once() -> None:
@@ -174,15 +171,12 @@ def test_a_skipped_placement_is_explained_if_it_could_surprise(tmp_path: Path) -
 
 
 def test_it_is_said_before_it_takes_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placing, "LONG_WORK", 1)
     notified: list[tuple[str, EventFacts]] = []
-    place(
-        spec_of(graph(), asked="greedy"),
-        None,
-        RunDirectory(tmp_path),
-        lambda *said: notified.append(said),
-        durable=False,
-    )
+    given = spec_of(graph(), asked="greedy"), None, RunDirectory(tmp_path), lambda *said: notified.append(said)
+    place(*given, durable=False)
+    assert not notified, "it takes no time"
+    monkeypatch.setattr(placing, "LONG_WORK", 1)
+    place(*given, durable=False)
     ((text, facts),) = notified
     edges = sum(len(side.edges.targets) for side in sides_of(graph(), "User"))
     assert facts == {"vertices": USERS, "edges": edges, "parts": GROUPS}
