@@ -165,9 +165,8 @@ class _Computation:
         #: the columns that stages read across edges between local vertices: copies of those that change
         self._before = {n: columns[n].copy() if n in self._table.type.mutable else columns[n] for n in sorted(used)}
         self._made: _Order | None = None  # of the last pass
-        self._finite: dict[
-            str, Array
-        ] = {}  # by field, where not all are: the elements that were finite after the last pass
+        #: by field in which not all elements are finite: those that were after the last pass
+        self._finite: dict[str, Array] = {}
 
     def run(self, epochs: int | None, progress: Callable[[ComputedPass], None] | None, file: Path) -> Computed:
         """Do all passes."""

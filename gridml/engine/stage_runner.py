@@ -60,7 +60,9 @@ class Csr:
         fields = {**({} if edges.weight is None else {"weight": edges.weight}), **edges.fields}
         fields = {name: np.ascontiguousarray(values) for name, values in fields.items()}  # one number may stand for all
         offsets = read_only(offsets)
-        return cls(offsets, offsets[:-1], offsets[1:], edges.index.astype(np.int32, copy=False), fields)
+        flags = edges.index.flags
+        ends = edges.index.astype(np.int32, copy=not (flags.writeable and flags.c_contiguous))  # one type for numba
+        return cls(offsets, offsets[:-1], offsets[1:], ends, fields)
 
     def turned(self, rows: int) -> Csr:
         """Return the same edges by their ends, of which there are `rows`, with fields that are read-only."""
