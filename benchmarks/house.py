@@ -37,12 +37,12 @@ SHARED_NAMES = frozenset({"__init__", "__main__", "base", "registry", "options",
 """Module names that many folders use by convention."""
 
 CEILINGS: dict[str, float] = {
-    "files": 368,
+    "files": 371,
     "public class names that stand twice": 0,
     "module names that repeat": 2,
     "circles of folders": 0,
-    "lines of statements in it": 43_434,
-    "lines of option plumbing": 3_045,
+    "lines of statements in it": 44_300,
+    "lines of option plumbing": 3_121,
 }
 """Upper bounds. A change that exceeds one must explain it in CHANGELOG. `MIN_MEDIAN_LINES` is a lower bound."""
 MIN_MEDIAN_LINES = 150
