@@ -40,6 +40,7 @@ MAX_RUNS = 16
 # in a model of 100 topics; an element of an apply 1 to 2.
 MIN_RUN_EDGES = 1 << 15
 MIN_RUN_ELEMENTS = 1 << 16
+MIN_ROWS = 1 << 18  # that a thread copies or compares
 # From the sources' side, threads but the first have accumulators of their own for all rows, which takes 1.5 ns a row.
 MIN_PUSHED_EDGES_PER_ROW = 1
 # With fewer, blocks cost one thread more than 5% of a factorisation of rank 32.
@@ -146,7 +147,8 @@ def least_work(stage: ExchangeStage | ApplyStage, division: Division) -> float:
 def runs_of(work: int, least: int) -> tuple[int, str]:
     """Return (the number of runs, reason). `work`: edges, or elements of an apply."""
     runs = max(1, min(MAX_RUNS, work // least))
-    return runs, f"{work:,} make {work // least} runs of {least:,}; at most {MAX_RUNS} are worth having"
+    runs = 1 << (runs.bit_length() - 1)
+    return runs, f"{work:,} make {work // least} runs of {least:,}: {runs}, which 2, 4 or 8 threads share evenly"
 
 
 def pushing_runs(edges: int, rows: int, least: int, threads: int) -> tuple[int, str]:
@@ -215,6 +217,6 @@ def do_all(calls: Sequence[Callable[[], None]], threads: int) -> None:
 
 def over_rows(call: Callable[[slice], None], rows: int, threads: int) -> None:
     """Call a function with ranges that cover all `rows`, as many as are worth having, at the same time."""
-    count = max(1, min(threads, rows // MIN_RUN_ELEMENTS))
+    count = max(1, min(threads, rows // MIN_ROWS))
     borders = pairwise(rows * number // count for number in range(count + 1))
     do_all([partial(call, slice(first, last)) for first, last in borders], threads)

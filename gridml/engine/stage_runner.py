@@ -240,8 +240,10 @@ class StageRunner:
             _, span, waves = last
         if not waves:
             return [each.run_job(0, [*span, *drawn, *columns], numbers)]
-        # Jobs have sums of their own, also on one thread, so that additions have the same order on any number.
         jobs = [job for wave in waves for job in wave]
+        if self._threads > 1 and each.file and not each.is_compiled:  # compiles, for no row, before threads begin
+            each.run_job(0, [*_nothing(jobs[0].span), *drawn, *columns], numbers)
+        # Jobs have sums of their own, also on one thread, so that additions have the same order on any number.
         sums = [self._sums(each, number, columns, at) for at in range(len(jobs))]
         found: list[Sequence[Log]] = [()] * len(jobs)
 
@@ -253,7 +255,7 @@ class StageRunner:
         begin = 0
         for wave in waves:
             calls = [partial(call, at) for at in range(begin, begin + len(wave))]
-            stage_jobs.do_all(calls, self._threads if each.is_compiled else 1)
+            stage_jobs.do_all(calls, self._threads if each.file else 1)
             begin += len(wave)
         for made in sums:
             for place, total in made.items():
@@ -442,6 +444,12 @@ def read_only(values: Array) -> Array:
     seen = np.ascontiguousarray(values).view()
     seen.flags.writeable = False
     return seen
+
+
+def _nothing(span: Sequence[Any]) -> list[Any]:
+    """Return the first arguments of a kernel for none of the rows of a job's."""
+    first = span[0]
+    return [first[:0], *span[1:]] if isinstance(first, np.ndarray) else [first, first, *span[2:]]
 
 
 def _fill(values: Array, number: float, rows: slice) -> None:

@@ -85,7 +85,7 @@ class OwnerWork:
         """Return what changes at the end of a pass: stages look at all rows, and every accumulator begins again. Raises
         as `end_tick` does."""
         summed = {t.type.name: t.type for t in tables.values() if t.type.accumulators}
-        everywhere = {name: np.arange(table.count) for name, table in tables.items()}
+        everywhere = {name: np.arange(table.count) for name, table in tables.items() if table.type.replicated}
         rows = {name: RowValues(everywhere[name], state.rows(name, everywhere[name])) for name in summed}
         # Those that ticks read are empty, and tell nothing.
         read = {of.name for work in self._phases for of in map(_of, work)}
