@@ -288,6 +288,8 @@ def cut(
     for source in sources:
         table = graph.tables[source]
         for name, edges in table.edges.items():
+            if edges.stays and len(vertices) < table.count:  # with all vertices, few active ones are walked from here
+                continue
             vertex_type = describe(table.type.target(name))
             key = vertex_type.name if vertex_type.replicated or not bsp else vertex_type.name + BEFORE
             taken = edges.take(ids[source])

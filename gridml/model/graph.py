@@ -83,6 +83,7 @@ class Edges:
     weight: Array | None = None  #: (m,)
     fields: Mapping[str, Array] = field(default_factory=dict)  #: (m, *shape) by further field
     symmetric: bool = False  #: each edge has one back, with equal weight and fields, and targets ascend
+    stays: bool = False  #: stages walk them by their ends only, so chunks leave them out in this form
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -325,7 +326,7 @@ class Graph:
         )
 
         table = self.tables[source]
-        edges, declared = table.edges[name], table.type.edges[name]
+        edges, declared = replace(table.edges[name], stays=False), table.type.edges[name]
         if edges.symmetric and not table.type.mutable_of_edge(name):
             table.type = replace(table.type, edges={**table.type.edges, turned(name): declared})
             table.edges[turned(name)] = edges

@@ -11,7 +11,7 @@ import math
 import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -380,8 +380,10 @@ class Program:
         if isinstance(self.shape, Stages) and (driver := self.shape.driver.__name__) in graph.tables:
             for of in of_stages:
                 graph.reach(driver, of)
+            walked, edges = {each.walked for each in self.shape.exchanges}, graph.tables[driver].edges
             for name in {each.edge for each in self.shape.exchanges if each.is_turned}:
                 graph.turn(driver, name)
+                edges[name] = replace(edges[name], stays=name not in walked)
             self.shape.measure(graph.tables[driver])
 
     def driving(self, graph: Graph) -> str:

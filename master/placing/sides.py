@@ -35,13 +35,13 @@ class Side:
 
 
 def sides_of(graph: Graph, driver: str, *, linked: bool = False) -> Iterator[Side]:
-    """Yield the edges that decide which rows a vertex needs. Edges that all lead to one row decide nothing, and are
-    left out. With `linked`, edges to local vertices count, too."""
+    """Yield the edges that decide which rows a vertex needs. Edges that all lead to one row decide nothing, and
+    those that chunks do not carry; both are left out. With `linked`, edges to local vertices count, too."""
     table = graph.tables[driver]
     for name, edges in table.edges.items():
         to = graph.tables[describe(table.type.target(name)).name]
         needed = to.type.arrays and not to.type.modules if to.type.replicated else linked
-        if needed and to.count > 1 and edges.constant is None:
+        if needed and to.count > 1 and edges.constant is None and not edges.stays:
             columns = {each: column for each, column in to.columns.items() if each not in to.shared}
             yield Side(to.type.name, edges, to.count, row_bytes(columns), to is table)
 

@@ -65,7 +65,7 @@ def test_edges_that_lead_both_ways_are_by_their_ends_as_they_are() -> None:
     for graph in (g, one_way):
         graph.turn("Node", "links")
     (here, there) = (graph.tables["Node"].edges[turned("links")] for graph in (g, one_way))
-    assert here is g.tables["Node"].edges["links"]
+    assert here.targets is g.tables["Node"].edges["links"].targets
     np.testing.assert_array_equal(here.targets, there.targets)
     np.testing.assert_array_equal(here.offsets, there.offsets)
 
