@@ -131,7 +131,7 @@ def slopes() -> Program:
 
     def graph() -> gridml.Graph:
         g = gridml.Graph()
-        g.add(example_of["Shared"], theta=0, full=True)
+        g.add(example_of["Shared"], theta=0, eta=1, last=0, share=1, full=True)
         g.add(example_of["Feature"], w=np.zeros(FEATURES), stride=0, reach=1, active=True)
         edges = gridml.csr(np.arange(SAMPLES + 1) * NONZERO, feature.ravel(), weight=x.ravel())
         g.add(example_of["Sample"], label=np.where(rng.random(SAMPLES) < 0.5, 1.0, -1.0), dual=1, words=edges)
