@@ -283,7 +283,7 @@ def test_the_table_of_ghosts_is_the_measured_one() -> None:
             assert int(cell_of.replace(",", "")) == measured, (said, method, column)
     where = {"graph": "enron", "method": "multilevel"}
     placed, in_order_mb = (cell("graph_placed", c, **where) for c in ("MB a pass, placed", "in order: MB"))
-    assert round(100 * (1 - placed / in_order_mb)) == 3  # said below the table
+    assert round(100 * (1 - placed / in_order_mb)) == 5  # said below the table
 
 
 def test_the_table_of_lines_is_the_counted_one() -> None:
