@@ -66,12 +66,10 @@ class Csr:
 
     def turned(self, rows: int) -> Csr:
         """Return the same edges by their ends, of which there are `rows`, with fields that are read-only."""
-        from gridml.model.transposed import EdgeValues, transposed  # deferred, because it imports numba, and that scipy
+        from gridml.model.transposed import by_ends  # deferred, because it imports numba, and that scipy
 
-        carried = EdgeValues(list(self.fields.values()))
-        offsets, sources, moved = transposed(self.offsets, self.ends, rows, carried.first)
-        fields = dict(zip(self.fields, map(read_only, carried.sorted(moved)), strict=True))
-        offsets = read_only(offsets)
+        offsets, sources, moved = by_ends(self.offsets, self.ends, rows, self.fields)
+        offsets, fields = read_only(offsets), {name: read_only(values) for name, values in moved.items()}
         return Csr(offsets, offsets[:-1], offsets[1:], sources, fields)
 
 

@@ -27,11 +27,8 @@ def edge_list(
     many edges each has. Raises ProgramError for sources that are no whole numbers from 0 to below `vertices`, for
     such targets if `both`, and as `csr` does.
     """
-    from gridml.model.transposed import (
-        EdgeValues,
-        grouped,
-        transposed,
-    )  # deferred, because numba takes a quarter of a second
+    # Deferred, because numba takes a quarter of a second.
+    from gridml.model.transposed import EdgeValues, grouped, transposed
 
     starts, ends = np.asarray(source), np.asarray(target)
     if not len(starts):
@@ -47,9 +44,11 @@ def edge_list(
         _check_vertices("to", ends, vertices)
     named = {name: np.asarray(values) for name, values in {"": weight, **fields}.items() if np.ndim(values) > 0}
     carried = EdgeValues(list(named.values()))
-    if both or (ends.dtype.kind in "iu" and is_dense(ends, len(ends) + vertices) and ends.max() < 2**31):
+    rows = vertices if both else 0
+    if not both and ends.dtype.kind in "iu" and is_dense(ends, len(ends) + vertices):
+        rows = int(ends.max()) + 1
+    if both or 0 < rows <= 2**31:
         # By target, and then by source. Targets, by which the second sort takes edges, ascend.
-        rows = vertices if both else int(ends.max()) + 1
         by_target, sources, moved = grouped(ends, starts, rows, carried.first, both=both)
         offsets, targets, moved = transposed(by_target, sources, vertices, moved)
         arrays = carried.sorted(moved)

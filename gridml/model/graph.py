@@ -320,27 +320,19 @@ class Graph:
     def turn(self, source: str, name: str) -> None:
         """Give every `source` vertex the edges of a field by their ends, which are `source` vertices too: edges to the
         vertices from which they come, in ascending order. Idempotent."""
-        from gridml.model.transposed import (  # deferred, because numba takes a quarter of a second
-            EdgeValues,
-            transposed,
-        )
+        from gridml.model.transposed import by_ends  # deferred, because numba takes a quarter of a second
 
         table = self.tables[source]
         edges, declared = replace(table.edges[name], stays=False), table.type.edges[name]
-        if edges.symmetric and not table.type.mutable_of_edge(name):
-            table.type = replace(table.type, edges={**table.type.edges, turned(name): declared})
-            table.edges[turned(name)] = edges
-            return
-        if edges.constant is not None:  # all lead to one vertex
-            edges = replace(edges, targets=np.full(edges.count, edges.constant), constant=None)
-        offsets = np.concatenate([[0], np.cumsum(edges.lengths)])
-        named = {**({} if edges.weight is None else {"": edges.weight}), **edges.fields}
-        carried = EdgeValues(list(named.values()))
-        begins, sources, moved = transposed(offsets, edges.targets, table.count, carried.first)
-        fields = dict(zip(named, carried.sorted(moved), strict=True))
+        if not edges.symmetric or table.type.mutable_of_edge(name):
+            if edges.constant is not None:  # all lead to one vertex
+                edges = replace(edges, targets=np.full(edges.count, edges.constant), constant=None)
+            offsets = np.concatenate([[0], np.cumsum(edges.lengths)])
+            given = {**({} if edges.weight is None else {"": edges.weight}), **edges.fields}
+            begins, sources, fields = by_ends(offsets, edges.targets, table.count, given)
+            edges = Edges(table.count, sources, begins, weight=fields.pop("", None), fields=fields)
         table.type = replace(table.type, edges={**table.type.edges, turned(name): declared})
-        weight = fields.pop("", None)
-        table.edges[turned(name)] = Edges(table.count, sources, begins, weight=weight, fields=fields)
+        table.edges[turned(name)] = edges
 
     def check(self) -> None:
         """Raise ProgramError when an edge leads to a vertex that was never added."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +14,25 @@ Ids = NDArray[np.int64]
 Ends = NDArray[np.int32]
 
 
+@numba.njit(nogil=True, cache=True)
+def _places(counts: Ids) -> None:
+    """Make the first place of each key of how many there are, which stand one further on."""
+    for y in range(1, len(counts)):
+        counts[y] += counts[y - 1]
+
+
+@numba.njit(nogil=True, cache=True)
+def _offsets(places: Ids) -> None:
+    """Make offsets of the place behind the last of each key."""
+    for y in range(len(places) - 1, 0, -1):
+        places[y] = places[y - 1]
+    places[0] = 0
+
+
 def _turn(offsets: Ids, ends: Ends, carried: Ids, turned: Ids, sources: Ends, moved: Ids) -> None:
     for e in range(len(ends)):
         turned[np.uint64(ends[e]) + np.uint64(1)] += 1
-    for y in range(1, len(turned)):
-        turned[y] += turned[y - 1]
+    _places(turned)
     for x in range(len(offsets) - 1):
         for e in range(offsets[x], offsets[x + 1]):
             end = np.uint64(ends[np.uint64(e)])  # an unsigned index needs no test for a negative one
@@ -27,9 +41,7 @@ def _turn(offsets: Ids, ends: Ends, carried: Ids, turned: Ids, sources: Ends, mo
             sources[at] = x
             if len(moved):
                 moved[at] = carried[e]
-    for y in range(len(turned) - 1, 0, -1):
-        turned[y] = turned[y - 1]
-    turned[0] = 0
+    _offsets(turned)
 
 
 def _group(keys: Ends, others: Ends, both: bool, carried: Ids, begins: Ids, grouped: Ends, moved: Ids) -> None:
@@ -37,8 +49,7 @@ def _group(keys: Ends, others: Ends, both: bool, carried: Ids, begins: Ids, grou
         begins[np.uint64(keys[e]) + np.uint64(1)] += 1
         if both:
             begins[np.uint64(others[e]) + np.uint64(1)] += 1
-    for y in range(1, len(begins)):
-        begins[y] += begins[y - 1]
+    _places(begins)
     for direction in range(1 + both):
         for e in range(len(keys)):
             key, other = (others[e], keys[e]) if direction else (keys[e], others[e])
@@ -47,9 +58,7 @@ def _group(keys: Ends, others: Ends, both: bool, carried: Ids, begins: Ids, grou
             grouped[at] = other
             if len(moved):
                 moved[at] = carried[e]
-    for y in range(len(begins) - 1, 0, -1):
-        begins[y] = begins[y - 1]
-    begins[0] = 0
+    _offsets(begins)
 
 
 _turn_compiled: Callable[..., None] = numba.njit(nogil=True, cache=True)(_turn)
@@ -87,6 +96,15 @@ def transposed(offsets: Ids, ends: NDArray[Any], rows: int, carried: Ids) -> tup
     given = (_writeable(offsets, np.int64), _writeable(ends, np.int32), _writeable(carried, np.int64))
     _turn_compiled(*given, turned, sources, moved)
     return turned, sources, moved
+
+
+def by_ends(
+    offsets: Ids, ends: NDArray[Any], rows: int, fields: Mapping[str, NDArray[Any]]
+) -> tuple[Ids, Ends, dict[str, NDArray[Any]]]:
+    """Return edges by their ends as `transposed` does, with their `fields`, (m, ...) by name, in the same order."""
+    carried = EdgeValues(list(fields.values()))
+    turned, sources, moved = transposed(offsets, ends, rows, carried.first)
+    return turned, sources, dict(zip(fields, carried.sorted(moved), strict=True))
 
 
 def grouped(keys: NDArray[Any], others: NDArray[Any], rows: int, carried: Ids, *, both: bool) -> tuple[Ids, Ends, Ids]:

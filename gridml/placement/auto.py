@@ -59,7 +59,12 @@ class AutoOptions(Options):
 
 def work(graph: Bipartite) -> int:
     """Return the cost of placing a graph, in edges."""
-    return graph.edges + ROW * graph.rows
+    return work_of(graph.edges, graph.rows)
+
+
+def work_of(edges: int, rows: int) -> int:
+    """Return the cost of placing a graph of this size, in edges."""
+    return edges + ROW * rows
 
 
 def chosen(edges: int, parts: int, seconds: float, wanted: frozenset[str] = frozenset()) -> tuple[Method, str]:

@@ -190,8 +190,7 @@ def part_bytes(graph: Bipartite, labels: NDArray[np.int32], parts: int, weights:
 
 
 MAX_PLACE_S = 10.0  # the time that auto may spend on a placement, during which the run does not start
-VERTEX = 8  # edges whose placing takes as long as that of a vertex
-LONG_WORK = 2_000_000  # edges: to place so many takes some seconds, and is announced
+LONG_WORK = 2_000_000  # edges (`auto.work_of`): to place so many takes some seconds, and is announced
 #: The facts of the event if vertices are not placed. Their keys are those of a placement, so readers need no special
 #: case.
 NOT_PLACED: EventFacts = dict.fromkeys(
@@ -248,7 +247,9 @@ def place(
         if requested == NO_PLACEMENT or (requested == AUTO and not sides):
             return spec, None
         return spec, PlacementReport(f"vertices are not placed: {reason}", NOT_PLACED, is_quiet=requested == AUTO)
-    if facts.edges + VERTEX * facts.vertices >= LONG_WORK:
+    from gridml.placement import auto
+
+    if auto.work_of(facts.edges, facts.vertices) >= LONG_WORK:
         size = {"vertices": facts.vertices, "edges": facts.edges, "parts": chosen.parts}
         text = f"{facts.vertices:,} vertices with {facts.edges:,} edges on {chosen.parts} parts"
         notify(f"{text}; --placement none does without", size)

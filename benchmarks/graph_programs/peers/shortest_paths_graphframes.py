@@ -18,9 +18,9 @@ def main() -> None:
     roads = roads.join(degree, "src").cache()
     changed = True
     while changed:
-        told = AggregateMessages.src["distance"] + AggregateMessages.edge["length"]
+        offered = AggregateMessages.src["distance"] + AggregateMessages.edge["length"]
         nearest = GraphFrame(places, roads).aggregateMessages(
-            f.min(AggregateMessages.msg).alias("nearest"), sendToDst=told
+            f.min(AggregateMessages.msg).alias("nearest"), sendToDst=offered
         )
         joined = places.join(nearest, "id", "left")
         new = joined.withColumn("new", f.least("distance", f.coalesce("nearest", f.lit(float("inf")))))
