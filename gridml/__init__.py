@@ -16,6 +16,7 @@ from gridml.aggregates.averages import FedBuff as fedbuff
 from gridml.aggregates.averages import Mean as mean
 from gridml.aggregates.averages import Nesterov as nesterov
 from gridml.aggregates.averages import StaleMean as stale_mean
+from gridml.aggregates.rounds import Rounds as rounds
 
 # The public name of a rule is the name of its class in lower case.
 from gridml.aggregates.sums import Add as add
@@ -109,6 +110,7 @@ __all__ = [
     "nesterov",
     "owned",
     "ragged",
+    "rounds",
     "sample",
     "scratch",
     "signs",

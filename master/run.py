@@ -123,12 +123,14 @@ class MasterRun:
         events = parts.backend.poll()
         ended = (event.worker for event in events if event.state.ended)
         recovered = recovered_messages(parts.directory, ended, parts.exchange.inbox.limits)
-        messages = [*recovered.values(), *parts.mailboxes.collect()]
+        held = parts.exchange.pace.rounds.is_held
+        messages = [each for each in (*recovered.values(), *parts.mailboxes.collect()) if not held(each)]
         now = parts.environment.clock()
         parts.wall_clock.update(now)
         handled, merged = bool(messages), parts.exchange.handle(messages)
         while parts.mailboxes.more:  # messages that arrived before the poll are handled before the events of the poll
             merged += parts.exchange.handle(parts.mailboxes.collect())
+        merged += parts.exchange.end_round()
         for path in recovered:  # removed only after they were handled, so that a killed master leaves them to the next
             remove(path)
         parts.fleet.handle(events, now)

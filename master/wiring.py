@@ -31,6 +31,7 @@ from master.sync.moments import MomentsFile, SharedMoments
 from master.sync.owner_work import OwnerWork
 from master.sync.pushes import Pushes
 from master.sync.recovery import Failures, Recovery
+from master.sync.rounds import Rounds
 from master.sync.replies import PushPace, Replies, ReplySender
 from master.sync.tick_end import TickEnds
 from master.sync.version_use import Tails, VersionKeeper, VersionUse
@@ -110,11 +111,12 @@ def wire(
 
     # Messages and pushes
     inbox = Inbox(workers, mailboxes, environment.codec, limits, DeadLetters(directory.root / "set-aside"), events)
-    pushes = Pushes(store, leases, trust, merger, recovery, events, environment.hook, tick_ends)
+    rounds = Rounds(store, leases, workers, merger, environment.clock)
+    pushes = Pushes(store, leases, trust, merger, recovery, events, environment.hook, rounds, tick_ends)
 
     # Replies
     versions, tails = VersionUse(store.ledger), Tails(spec, store.ledger, store.replica)
-    pace = PushPace(spec, sizes, store.ledger, leases, merger)
+    pace = PushPace(spec, sizes, store.ledger, leases, merger, rounds)
     near = not CARRIERS.find(settings.carrier).remote
     sender = ReplySender(store, versions, mailboxes, environment.codec, near=near)
     exchange = Exchange(

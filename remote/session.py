@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import final
 
 from gridml.caching.chunk_cache import ChunkCache
-from gridml.caching.master_copy import MasterCopy
+from gridml.caching.master_copy import MasterCopy, Unmerged
 from gridml.carriers.base import LEFT, WorkerMailbox
 from gridml.engine.engine import Engine, Snapshot
 from gridml.engine.pace import batch_and_rate, next_batch, steps_missed
@@ -116,6 +116,7 @@ class Session:
         self._content: Callable[[], PushContent] = PushContent  # returns the tensors of the next push
         self._logged: tuple[Logged, ...] = ()  # values that f logged, for the next push
         self._master = MasterCopy(engine.program.types())
+        self._unmerged = Unmerged(self._master)
         self._compress = NONE  # format of the next push
         self._gather = False  # True if the next push includes the moments of optimisers
         self._brought = ReplicaPart()  # the replica of the last reply, until it is adopted
@@ -167,6 +168,9 @@ class Session:
             if reply.verdict in (Verdict.MERGED, Verdict.REPEATED):
                 self._engine.replicated.acknowledge_push()
             self._brought = self._engine.replicated.whole(self._brought)
+            self._unmerged.answered(reply.gathered, reply.round)
+            if reply.lease is not None and reply.lease.afresh:
+                self._unmerged.forget()
             if reply.forget_rows:
                 self._engine.keep_rows()
             if not self._brought:
@@ -270,9 +274,11 @@ class Session:
         self._gather = False
 
         def carried() -> PushContent:
-            content, rounded = self._master.carry(self._engine.wire(snapshot), compress)
+            part = self._unmerged.push(self._engine.wire(snapshot))
+            content, rounded = self._master.carry(part, compress)
             # The snapshot gets the values as the master reconstructs them, so that rebasing keeps the rounding error.
-            self._snapshot = replace(snapshot, replica=snapshot.replica.updated(rounded))
+            pushed = self._unmerged.pushed(part.updated(rounded))
+            self._snapshot = replace(snapshot, replica=snapshot.replica.updated(pushed))
             rows, changes = self._engine.replicated.as_changes(content.replica.rows)
             return replace(
                 content,
@@ -317,19 +323,23 @@ class Session:
         match action.use:
             case actions.Use.DROP:
                 self._arrived = ReplicaPart()
+                self._unmerged.forget()
                 self._master.forget()
                 self._engine.forget_rows()
                 self._engine.recorder.forget()
             case actions.Use.KEEP:
                 self._engine.replicated.take(brought.rows)
-                self._arrived = self._arrived.updated(ReplicaPart(brought.modules, moments=brought.moments))
+                modules = self._unmerged.on(brought).modules
+                self._arrived = self._arrived.updated(ReplicaPart(modules, moments=brought.moments))
             case actions.Use.REBASE:
                 assert snapshot is not None, "a snapshot is kept until the reply to its push"
-                self._engine.rebase(snapshot, brought, action.live)
+                merged = replace(snapshot, replica=self._unmerged.push(snapshot.replica))
+                self._engine.rebase(merged, brought, action.live)
 
     def _keep_only(self, action: actions.KeepOnly) -> None:
         self._engine.keep_only(action.modules)
         self._master.keep_only(action.modules)
+        self._unmerged.keep_only(action.modules)
         arrived = {key: tensors for key, tensors in self._arrived.modules.items() if key in action.modules}
         self._arrived = ReplicaPart(arrived, moments=self._arrived.moments)
 

@@ -39,6 +39,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
     "Learning rates": ("linear_decay", "constant", "by_step", "warmup", "torch_schedule"),
     "Merge rules": (
         "stale_mean",
+        "rounds",
         "mean",
         "clipped",
         "fedbuff",

@@ -5,6 +5,7 @@ A program names a rule by its constructor, `aggregate = gridml.stale_mean()`, or
 
 from gridml.aggregates.averages import Clipped, Easgd, FedBuff, Mean, Nesterov, StaleMean
 from gridml.aggregates.base import Aggregate, Companion, Contraction, Merge, TensorMerge, Tensors
+from gridml.aggregates.rounds import Rounds
 from gridml.aggregates.rule_set import (
     ByName,
     MergeResult,
@@ -26,6 +27,7 @@ mean = Mean
 nesterov = Nesterov
 owned = Owned
 pooled = Pooled
+rounds = Rounds
 stale_mean = StaleMean
 
 __all__ = [
@@ -52,6 +54,7 @@ __all__ = [
     "nesterov",
     "owned",
     "pooled",
+    "rounds",
     "rule_for",
     "stale_mean",
 ]

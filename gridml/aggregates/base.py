@@ -37,6 +37,8 @@ class Merge(NamedTuple):
     """Number of live leases."""
     added: bool = False
     """True: the step of a part of one batch, at a rate at which the steps of all parts add up to that of the batch."""
+    rounds: int = 0
+    """Number of rounds that ended since the base (`Aggregate.gathers`)."""
 
     @property
     def staleness(self) -> float:
@@ -135,6 +137,10 @@ class Aggregate(ABC):
     minds_contraction: ClassVar[bool] = False
     """True if `merge` uses the contractions of rows. Contractions are measured only for such rules."""
 
+    gathers: ClassVar[bool] = False
+    """True if pushes are gathered in buffers until the master ends a round (`end_round`). Until then workers keep what
+    they pushed (`gridml.caching.master_copy.Unmerged`)."""
+
     @abstractmethod
     def merge(self, t: TensorMerge) -> float:
         """Write the merged tensor to `t.out` and the next buffers to `t.out_buffers`; return Σ(p−b)².
@@ -162,6 +168,11 @@ class Aggregate(ABC):
         `value` and `buffers` are copies to be written in place: they become the master's next value and buffers. `live`
         is the number of live leases. Return False if the buffers held nothing; then the copies are discarded.
         """
+        return False
+
+    def end_round(self, value: Array, buffers: Tensors, share: float) -> bool:
+        """At the end of a round, after `share` of the run, apply what the buffers hold to `value`, if the rule
+        `gathers`. As in `flush`, both are copies to be written in place; return False if the buffers held nothing."""
         return False
 
     def adopt(self, local: Array, pushed: Array, newest: Array, out: Array, live: int = 1) -> None:

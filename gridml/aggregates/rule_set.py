@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
@@ -122,15 +122,28 @@ class RuleSet:
                     merged.buffers[name] = master.buffers[name]
         return MergeResult(merged, sumsqs, None, frozenset(clipped))
 
-    def flush(self, master: VertexState, live: int) -> VertexState | None:
-        """At the end of an epoch, return the next values of the tensors whose buffers held steps; None if none did."""
-        flushed = VertexState()
-        for name, buffers in master.buffers.items():
+    def flush(self, master: VertexState, live: int, *, gathered: bool = True) -> VertexState | None:
+        """At the end of an epoch, return the next values of the tensors whose buffers held steps; None if none did.
+        `gathered`: also end the round of rules that gather."""
+        wanted = [name for name in master.buffers if gathered or not self.rules[name].gathers]
+        return self._applied(master, wanted, lambda rule, value, buffers: rule.flush(value, buffers, live))
+
+    def end_round(self, master: VertexState, share: float) -> VertexState | None:
+        """At the end of a round, after `share` of the run, return the next values of the tensors whose rules have
+        gathered steps; None if none has."""
+        wanted = [name for name in master.buffers if self.rules[name].gathers]
+        return self._applied(master, wanted, lambda rule, value, buffers: rule.end_round(value, buffers, share))
+
+    def _applied(
+        self, master: VertexState, names: Sequence[str], apply: Callable[[Aggregate, Array, dict[str, Array]], bool]
+    ) -> VertexState | None:
+        applied = VertexState()
+        for name in names:
             value = master.tensors[name].copy()
-            next_ = {key: array.copy() for key, array in buffers.items()}
-            if self.rules[name].flush(value, next_, live):
-                flushed.tensors[name], flushed.buffers[name] = value, next_
-        return flushed if flushed.tensors else None
+            next_ = {key: array.copy() for key, array in master.buffers[name].items()}
+            if apply(self.rules[name], value, next_):
+                applied.tensors[name], applied.buffers[name] = value, next_
+        return applied if applied.tensors else None
 
 
 def _room(out: Mapping[str, Array], name: str, like: Array) -> Array:

@@ -8,12 +8,13 @@ even if nothing changed, because the master must know that it was used.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.aggregates import is_weight
+from gridml.aggregates import is_weight, rule_for
 from gridml.aggregates.base import same_bits
 from gridml.model.vertex import VertexType
 from gridml.protocol.compression import FORMATS, MIN_STEP_ELEMENTS, StepFormat, TensorStep
@@ -30,7 +31,7 @@ class MasterCopy:
     the master took unchanged.
 
     The arrays are shared and must not be written to. Large tensors that are pushed by value are released, because the
-    reply brings newer values.
+    reply brings newer values, except those whose steps the master gathers.
     """
 
     def __init__(self, types: Mapping[str, VertexType]) -> None:
@@ -39,6 +40,7 @@ class MasterCopy:
         # The tensors of the push under way, as the master reconstructs them.
         self._pushed: dict[VertexKey, ModuleTensors] = {}
         self._as_step: dict[str, bool] = {}  # by tensor name: True if a compressed push sends its step
+        self._gathers: dict[str, bool] = {}  # by tensor name
 
     def carry(self, part: ReplicaPart, compress: str) -> tuple[PushContent, ReplicaPart]:
         """Return (the content of a push, the rounded tensors) for the trained `part` of the replica.
@@ -59,7 +61,7 @@ class MasterCopy:
         values = {key: {n: t for n, t in ts.items() if n not in rounded.get(key, {})} for key, ts in modules.items()}
         # This push makes the held values of these large tensors outdated; the reply brings newer values.
         for key, tensors in values.items():
-            gone = {name for name, tensor in tensors.items() if tensor.nbytes >= LARGE}
+            gone = {n for n, t in tensors.items() if t.nbytes >= LARGE and not self.gathers(key, n, t)}
             self._modules[key] = {n: t for n, t in self._modules.get(key, {}).items() if n not in gone}
         by_value = ReplicaPart({key: tensors for key, tensors in values.items() if tensors}, part.rows)
         return PushContent(by_value, steps=steps), ReplicaPart(rounded)
@@ -85,6 +87,13 @@ class MasterCopy:
         """Drop everything. The next reply brings all tensors."""
         self._modules, self._pushed = {}, {}
 
+    def gathers(self, key: VertexKey, name: str, tensor: Array) -> bool:
+        """Return whether the master gathers the steps of a tensor until the end of a round."""
+        if name not in self._gathers:
+            declared = self._types[key[0]]
+            self._gathers[name] = not declared.has_own_rule and rule_for(name, tensor, declared.rule).gathers
+        return self._gathers[name]
+
     def _packed(self, key: VertexKey, name: str, trained: Array, form: StepFormat) -> tuple[TensorStep, Array] | None:
         """Return (the step of a tensor, its value as the master reconstructs it); None if it must be sent by value."""
         base = self._modules.get(key, {}).get(name)
@@ -98,6 +107,73 @@ class MasterCopy:
         if codes is None or taken is None or not np.isfinite(taken).all():
             return None
         return TensorStep(form, codes), taken
+
+
+@final
+class Unmerged:
+    """The steps of a worker that the master has gathered and will merge at the end of a round (`Aggregate.gathers`).
+
+    The worker trains on with them. A push brings only what was trained since the one before, so they are taken off what
+    is pushed, and what is received goes below them. All arrays are new; none is written to later.
+    """
+
+    def __init__(self, master: MasterCopy) -> None:
+        self._master = master
+        self._steps: dict[VertexKey, dict[str, Array]] = {}  # gathered in round `_round`
+        self._round = -1
+        self._pushed: dict[VertexKey, dict[str, Array]] = {}  # the steps of the push under way
+
+    def push(self, part: ReplicaPart) -> ReplicaPart:
+        """Return the part of a replica to push, without the gathered steps."""
+        modules = {
+            key: {name: t - self._steps[key][name] if self._has(key, name) else t for name, t in tensors.items()}
+            for key, tensors in part.modules.items()
+        }
+        return replace(part, modules=modules)
+
+    def pushed(self, part: ReplicaPart) -> ReplicaPart:
+        """Record the part that was pushed, as the master reconstructs it; return it with the gathered steps."""
+        base = self._master.modules
+        self._pushed = {
+            key: {
+                name: t - base[key][name]
+                for name, t in tensors.items()
+                if self._master.gathers(key, name, t) and not same_bits(t, base[key][name])
+            }
+            for key, tensors in part.modules.items()
+        }
+        return self.on(part)
+
+    def on(self, part: ReplicaPart) -> ReplicaPart:
+        """Return a part of the master's replica with the gathered steps added."""
+        modules = {
+            key: {name: t + self._steps[key][name] if self._has(key, name) else t for name, t in tensors.items()}
+            for key, tensors in part.modules.items()
+        }
+        return replace(part, modules=modules)
+
+    def answered(self, gathered: int, open_round: int) -> None:
+        """Handle the reply to a sync. Its push, if it had one, was gathered in round `gathered` (-1: it was merged).
+        What was gathered before `open_round` is merged."""
+        steps, self._pushed = self._pushed, {}
+        if self._round < open_round:
+            self._steps = {}
+        if gathered >= open_round:
+            for key, tensors in steps.items():
+                mine = self._steps.setdefault(key, {})
+                mine.update({name: mine[name] + t if name in mine else t for name, t in tensors.items()})
+            self._round = gathered
+
+    def keep_only(self, kept: Collection[VertexKey]) -> None:
+        """Forget the steps of all vertices but `kept`."""
+        self._steps = {key: tensors for key, tensors in self._steps.items() if key in kept}
+
+    def forget(self) -> None:
+        """Forget all steps: the worker takes the master's replica without them."""
+        self._steps, self._pushed, self._round = {}, {}, -1
+
+    def _has(self, key: VertexKey, name: str) -> bool:
+        return name in self._steps.get(key, {})
 
 
 def _detached(tensor: Array) -> Array:

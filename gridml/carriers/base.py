@@ -131,6 +131,11 @@ class MasterMailboxes(ABC):
         notified of syncs waits that long."""
         time.sleep(seconds)
 
+    def hold(self, worker: str, number: int) -> None:
+        """Keep sync `number` of a worker, whose reply comes later, without collecting it again. It stays in the mailbox
+        for the next master. A carrier may ignore this, and collect it again."""
+        return
+
     @abstractmethod
     def answer(self, worker: str, number: int, payload: Payload) -> None:
         """Reply to a sync. From then on that sync and all earlier ones are no longer collected."""
@@ -228,5 +233,5 @@ class Forwarding(MasterMailboxes):
         return self._mailboxes.more
 
     limit, open, collect, wait, answer = map(_passed_on, ("limit", "open", "collect", "wait", "answer"))
-    discard, publish, share, retract = map(_passed_on, ("discard", "publish", "share", "retract"))
+    hold, discard, publish, share, retract = map(_passed_on, ("hold", "discard", "publish", "share", "retract"))
     heartbeat, clear, close, stop = map(_passed_on, ("heartbeat", "clear", "close", "stop"))

@@ -211,6 +211,7 @@ class DirectoryMailboxes(MasterMailboxes):
         self._arrivals = FolderWatch("sync")
         self._watched: set[str] = set()  # workers whose mailboxes it watches
         self._listed: dict[str, list[MessageFile]] = {}  # by worker: the syncs of its collected message's listing
+        self._held: dict[str, int] = {}  # by worker: the last sync that is not collected again
         for folder in (self._mail, self._chunks):
             folder.mkdir(parents=True, exist_ok=True)
 
@@ -244,7 +245,7 @@ class DirectoryMailboxes(MasterMailboxes):
     def _newest(self, worker: str) -> Message | None:
         """Return the newest sync in a mailbox, or why it cannot be used. Reads at most one."""
         listed = self._listed[worker] = self._syncs(worker)
-        for sync in reversed(listed):
+        for sync in reversed([sync for sync in listed if sync.number > self._held.get(worker, -1)]):
             path = Path(f"{self._mail}/{worker}/{sync.name}")
             try:
                 payload = receive_regular(path, self.longest)
@@ -334,6 +335,9 @@ class DirectoryMailboxes(MasterMailboxes):
     def _report(self, worker: str, problem: str) -> None:
         self._problems.append(Message(worker, 0, b"", problem))
 
+    def hold(self, worker: str, number: int) -> None:
+        self._held[worker] = number
+
     def answer(self, worker: str, number: int, payload: Payload) -> None:
         mailbox = self._mail / worker
         try:
@@ -343,6 +347,7 @@ class DirectoryMailboxes(MasterMailboxes):
         self.discard(worker, number)
 
     def discard(self, worker: str, number: int) -> None:
+        self._held.pop(worker, None)
         listed = self._listed.pop(worker, [])  # a second listing is only needed if the sync came after this one
         for sync in listed if any(sync.number == number for sync in listed) else self._syncs(worker):
             if sync.number <= number:
@@ -376,6 +381,7 @@ class DirectoryMailboxes(MasterMailboxes):
     def close(self, worker: str) -> None:
         self._empty.pop(worker, None)
         self._listed.pop(worker, None)
+        self._held.pop(worker, None)
         self._watched.discard(worker)
         with contextlib.suppress(OSError):
             self._clear_away(self._mail / worker)

@@ -31,6 +31,9 @@ MAX_MISSED_BATCHES = 2.0
 # A batch whose step is added grows to up to twice its share of the program's batch if a push costs more than this part
 # of its time, or is longer under way than it takes.
 MAX_ADDED_COST = 0.5
+# A round is at most this many times as long as a push costs, and a run has at least this many rounds if pushes cost no
+# more than half of the time then.
+ROUND_COST, MIN_ROUNDS = 8, 100
 # The averaged replicas of W workers are worth at most W to this power loops; steps are added where they are worth more.
 AVERAGED_POWER = 0.5
 
@@ -124,8 +127,11 @@ class PaceFacts(NamedTuple):
     merging_s: float = 0.0  #: shortest interval in which one master merges the pushes of all workers
     max_interval_s: float = math.inf  #: longest interval that the lifetimes of workers allow; infinity: unknown
     asked: int | None = None  #: the interval that the user wants
-    #: the costs that decide whether steps are added; None for a program whose steps may not be (`Program.adds_steps`)
+    #: the costs that decide whether steps are added, and how long rounds are; None for a program without either
     typical: TypicalCosts | None = None
+    adds: bool = True  #: steps may be added (`Program.adds_steps`)
+    gathers: bool = False  #: pushes that are not added are gathered in rounds (`gridml.rounds`)
+    share: float = math.inf  #: vertices of the run for each worker
     weight: float = 1.0  #: steps of the rows for each vertex: 1, or the edges of a vertex that stages train
 
 
@@ -138,6 +144,8 @@ class PaceChoice(NamedTuple):
     #: vertices of a typical worker's batch, if a push has the step of one batch, and is added; 0: replicas are averaged
     added: int = 0
     others: float = 0.0  #: as in `Pace`
+    #: seconds between two ticks, at which all workers push, if pushes are gathered in rounds; 0: they are not
+    round_s: float = 0.0
 
 
 def choose_pace(facts: PaceFacts) -> tuple[PaceChoice, str]:
@@ -156,10 +164,12 @@ def choose_pace(facts: PaceFacts) -> tuple[PaceChoice, str]:
         rate = added_rate(added / facts.batch, others)
         return PaceChoice(added, rate, added, typical, others), why
     batch, rate = batch_and_rate(facts.batch, facts.min_batch, facts.live, keeps_rate=facts.keeps_rate)
-    if facts.asked is not None:
-        return PaceChoice(batch, rate, facts.asked), "asked for"
     if why:
         return PaceChoice(batch, rate, batch), why
+    if facts.gathers and facts.live > 1:
+        return _round(facts, batch, rate)
+    if facts.asked is not None:
+        return PaceChoice(batch, rate, facts.asked), "asked for"
     every, reason = _push_every(facts, batch)
     return PaceChoice(batch, rate, every), reason
 
@@ -173,10 +183,13 @@ def _added_batch(facts: PaceFacts) -> tuple[int, str]:
     """
     costs = facts.typical
     part, most = added_sizes(facts.batch, facts.min_batch, facts.live)
-    if costs is None or facts.keeps_rate or facts.asked is not None or facts.live < 2 or part > most:
+    adds = facts.adds and not facts.keeps_rate and facts.asked is None and part <= most
+    if costs is None or facts.live < 2 or not (adds or facts.gathers):
         return 0, ""
     if costs.speed <= 0:
         return 0, "one batch: the costs of a push are not measured yet"
+    if not adds:
+        return 0, ""
     cost, way = costs.speed * costs.push_s, costs.speed * max(costs.travel_s, facts.merging_s)
     size = max(part, min(most, math.ceil(max(cost / MAX_ADDED_COST, way))))
     worth = facts.live * used_share(costs, facts.merging_s, size)
@@ -202,6 +215,20 @@ def _own_part(facts: PaceFacts, typical: int) -> tuple[int, float]:
     ratio = facts.speed / facts.typical.speed if facts.speed > 0 else 1.0
     own = max(facts.min_batch, min(facts.batch, round(typical * ratio)), 1)
     return own, max(0.0, (facts.live * typical - own) / own)
+
+
+def _round(facts: PaceFacts, batch: int, rate: float) -> tuple[PaceChoice, str]:
+    """Return (the pace of a worker whose pushes are gathered in rounds, reason of the interval)."""
+    costs = facts.typical
+    assert costs is not None, "rounds are paced by the typical worker"
+    cost = costs.speed * costs.push_s
+    if facts.asked is not None:
+        every, reason = facts.asked, "asked for"
+    else:
+        wanted = min(ROUND_COST * cost, facts.share / MIN_ROUNDS)
+        every, reason = max(batch, round(max(wanted, cost))), f"a round: a push costs as much time as {cost:.2g} vertices"
+    round_s = max(every / costs.speed + costs.push_s, facts.merging_s)
+    return PaceChoice(batch, rate, max(1, round(every * facts.speed / costs.speed)), round_s=round_s), reason
 
 
 def _push_every(facts: PaceFacts, batch: int) -> tuple[int, str]:

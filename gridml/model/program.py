@@ -489,7 +489,8 @@ class Program:
             return False
         declared = [table.type.rule for table in tables if table.type.rule is not None]
         chosen = [each.patterns if isinstance(each, ByName) else [("*", each)] for each in declared]
-        if any(rule.near and rule != StaleMean() for patterns in chosen for _, rule in patterns):
+        adding = [rule for patterns in chosen for _, rule in patterns if rule.gathers or rule == StaleMean()]
+        if any(rule.near and rule not in adding for patterns in chosen for _, rule in patterns):
             return False
         return all(t.count == 1 and not t.type.arrays and not t.type.has_own_rule for t in tables)
 

@@ -142,6 +142,7 @@ class Pace:
     per_epoch: int = 0  # vertices of an epoch; 0 if the run has one epoch
     added: int = 0  # vertices of a batch, if the master adds the step of each batch; 0: it averages replicas
     others: float = 0.0  # how far other workers go while a batch is trained, in lengths of its step, if steps are added
+    gathered: bool = False  # pushes are gathered in rounds: they are due by the clock, after `push_s`
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,8 @@ class Reply(NamedTuple):
     verdict: Verdict | None = None  # on the push of the sync
     reason: str = ""  # of a refusal
     fast_forward: bool = False  # the replica of this version is exactly the pushed one
+    gathered: int = -1  # the round in which the push was gathered; -1: it was merged at once
+    round: int = 0  # the open round; the replica has what was gathered in the rounds before
     lease: Lease | None = None  # in addition to those that the worker holds
     stop_at: int | None = None  # the new end of the pushed lease, if the master has shortened it
     drop_optimiser: bool = False  # reset the optimisers: the refused work has tainted their state

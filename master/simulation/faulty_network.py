@@ -177,6 +177,7 @@ class _FaultyWorker(WorkerMailbox):
 class _FaultyMaster(MasterMailboxes):
     def __init__(self, network: FaultyNetwork) -> None:
         self._network = network
+        self._held: dict[str, int] = {}  # by worker: the last sync that is not collected again
 
     def open(self, worker: str) -> None:
         self._network.mailboxes.setdefault(worker, Mailbox())
@@ -186,10 +187,13 @@ class _FaultyMaster(MasterMailboxes):
         for worker, mailbox in sorted(self._network.mailboxes.items()):
             whole, damaged = self._network.arrived(mailbox.syncs)
             messages += [Message(worker, sync.number, b"", "torn on its way", is_damaged=True) for sync in damaged]
-            for sync in whole[-1:]:  # the newest supersedes the others
+            for sync in [each for each in whole[-1:] if each.number > self._held.get(worker, -1)]:  # the newest alone
                 problem = "" if len(sync.payload) <= self.longest else f"it has {len(sync.payload):,} bytes"
                 messages.append(Message(worker, sync.number, b"" if problem else sync.payload, problem))
         return messages
+
+    def hold(self, worker: str, number: int) -> None:
+        self._held[worker] = number
 
     def answer(self, worker: str, number: int, payload: Payload) -> None:
         if worker in self._network.mailboxes:
@@ -197,6 +201,7 @@ class _FaultyMaster(MasterMailboxes):
         self.discard(worker, number)
 
     def discard(self, worker: str, number: int) -> None:
+        self._held.pop(worker, None)
         syncs = self._network.mailboxes[worker].syncs if worker in self._network.mailboxes else []
         for sync in self._network.arrived(syncs)[0]:
             if sync.number <= number:

@@ -146,6 +146,8 @@ class AssignedWork:
     #: vertices that a push may have whose step is added, at most those of the program's batch; 0: replicas are averaged
     max_added: int = 0
     others: float = 0.0  #: how far other workers go during a batch whose step is added, as in `Pace`
+    is_gathered: bool = False  #: its pushes are gathered in rounds
+    round: int = 0  #: the round that its next push is for (`sync/rounds.py`)
 
 
 @dataclass(slots=True, eq=False)

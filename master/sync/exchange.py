@@ -242,9 +242,11 @@ class Exchange:
         cutting = cpu() - cutting
         self.grants.record_cost(sum(pending.grant is not None for pending in group), nbytes, cutting)
         hook("after-grants")
-        leave = self.leases.epochs.is_finished() or self.failures.stop_because is not None
         for pending in group:
-            self.replies.send(pending, leave=leave or self.trust.quarantined(pending.record.name))
+            if self.pace.rounds.holds(pending):
+                self.inbox.hold(pending.message)
+            else:
+                self._reply(pending)
         for problem in malformed:
             if not problem.message.is_damaged:  # a damaged message is already removed; another copy may be intact
                 self.inbox.discard(problem.message)
@@ -252,6 +254,35 @@ class Exchange:
         self.keeper.tidy(now)
         self.pace.answered(len(merged), cpu() - began - cutting)  # chunks are not a cost of pushes
         return len(merged)
+
+    def end_round(self) -> bool:
+        """End the round of gathered pushes if it is time, and send the replies that waited for it. Return whether it
+        ended."""
+        rounds, now = self.pace.rounds, self.environment.clock()
+        if not rounds.should_end()[0]:
+            return False
+        store, hook = self.store, self.environment.hook
+        with store.ledger.transaction():
+            store.replica.begin_version()
+            version = store.replica.next_version
+            if rounds.end(version):
+                hook("before-version")
+                sha256 = store.replica.commit_version(version, store.ledger.credited)
+                hook("after-version")
+                store.ledger.add_version(version, sha256, 0, now)
+            hook("before-commit")
+        hook("after-commit")
+        for pending in rounds.release():
+            if pending.grant is not None and store.ledger.leases.get(pending.grant.id) is not pending.grant:
+                pending.grant = None
+            self._reply(pending)
+        hook("after-answers")
+        self.keeper.tidy(now)
+        return True
+
+    def _reply(self, pending: PendingReply) -> None:
+        leave = self.leases.epochs.is_finished() or self.failures.stop_because is not None
+        self.replies.send(pending, leave=leave or self.trust.quarantined(pending.record.name))
 
     def _count_unreadable(self, message: Message, record: WorkerRecord, reason: str, now: float) -> None:
         self.inbox.keep(message, record, reason)

@@ -64,6 +64,10 @@ class Inbox:
         """Remove a message without replying to it."""
         self._mailboxes.discard(message.worker, message.number)
 
+    def hold(self, message: Message) -> None:
+        """Keep a message whose reply comes later."""
+        self._mailboxes.hold(message.worker, message.number)
+
     def keep(self, message: Message, record: WorkerRecord, reason: str) -> None:
         """Count a message that cannot be merged against its worker, but not its machine. Keep it unless it is damaged.
 

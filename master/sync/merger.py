@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from types import MappingProxyType
@@ -290,16 +290,43 @@ class Merger:
             if group := self.groups.get(name):
                 sumsqs[group.name] = sumsqs.get(group.name, 0.0) + sumsq
 
-    def flush(self, live: int) -> dict[VertexKey, VertexState]:
+    def flush(self, live: int, *, gathered: bool = True) -> dict[VertexKey, VertexState]:
         """Return the new values of tensors at the end of an epoch, when rules merge the pushes that they have
-        buffered."""
-        flushed: dict[VertexKey, VertexState] = {}
+        buffered. `gathered`: also end the round of rules that gather."""
+        return self._applied(lambda rules, vertex: rules.flush(vertex, live, gathered=gathered))
+
+    def end_round(self, share: float) -> dict[VertexKey, VertexState]:
+        """Return the new values of tensors at the end of a round, after `share` of the run."""
+        return self._applied(lambda rules, vertex: rules.end_round(vertex, share))
+
+    def _applied(self, apply: Callable[[RuleSet, VertexState], VertexState | None]) -> dict[VertexKey, VertexState]:
+        applied: dict[VertexKey, VertexState] = {}
         for key, vertex in self._replica.state.modules.items():
             if vertex.buffers:  # they may have been filled under an earlier master
-                new = self._rule_set(key, vertex).flush(vertex, live)
+                new = apply(self._rule_set(key, vertex), vertex)
                 if new is not None:
-                    flushed[key] = new
-        return flushed
+                    applied[key] = new
+        return applied
+
+    @cached_property
+    def gathers(self) -> bool:
+        """True if pushes of any tensor are gathered in rounds (`Aggregate.gathers`)."""
+        return any(
+            rule.gathers
+            for key, vertex in self._replica.state.modules.items()
+            if not self._tables[key[0]].type.has_own_rule
+            for rule in self._rule_set(key, vertex).rules.values()
+        )
+
+    @property
+    def has_gathered(self) -> bool:
+        """True if a push is gathered whose round has not ended."""
+        return self.gathers and any(
+            "weight" in buffers and bool(buffers["weight"])
+            for key, vertex in self._replica.state.modules.items()
+            for name, buffers in vertex.buffers.items()
+            if self._rule_set(key, vertex).rules[name].gathers
+        )
 
     def end_pass(self) -> OwnerChanges:
         """Return what changes after a pass. Raises as `OwnerWork.end_pass` does."""
@@ -328,10 +355,13 @@ class Merger:
         return replace(merged, clipped=clipped)
 
     def _moved(self, key: VertexKey, merged: VertexState, push: PushMerge) -> VertexState:
-        """Return the state without unchanged tensors, which the push leaves out and the rule does not move."""
+        """Return the state without unchanged tensors, which the rule does not move. Those that the push brings are
+        returned to the worker, unless it keeps its own until the end of the round."""
         pushed, base = push.part.modules[key], push.base.modules[key].tensors
-        mine = self._replica.state.modules[key].tensors
-        moved = {n: t for n, t in merged.tensors.items() if pushed[n] is not base[n] or not same_bits(t, mine[n])}
+        vertex = self._replica.state.modules[key]
+        rules = {} if self._tables[key[0]].type.has_own_rule else self._rule_set(key, vertex).rules
+        returned = {n for n in merged.tensors if pushed[n] is not base[n] and not (n in rules and rules[n].gathers)}
+        moved = {n: t for n, t in merged.tensors.items() if n in returned or not same_bits(t, vertex.tensors[n])}
         return VertexState(moved, merged.buffers)
 
     def _merge_module(self, key: VertexKey, push: PushMerge) -> MergeResult:

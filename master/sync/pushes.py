@@ -38,6 +38,7 @@ from master.sync.gate import GateResult
 from master.sync.merger import Merged, Merger
 from master.sync.owner_work import OwnerChanges
 from master.sync.recovery import Recovery
+from master.sync.rounds import Rounds
 from master.sync.rows import PendingReply, sent_rows
 from master.sync.tick_end import TickEnds
 from master.telemetry.worth import KeptTraining, kept_share
@@ -194,9 +195,11 @@ class Pushes:
         recovery: Recovery,
         events: Events,
         hook: Hook,
+        rounds: Rounds,
         ticks: TickEnds | None = None,
     ) -> None:
         """`ticks` holds pushes until their tick is complete; None: a push is merged as it arrives."""
+        self._rounds = rounds
         self._store = store
         self._ticks = ticks
         self._recovery = recovery
@@ -246,7 +249,8 @@ class Pushes:
         others = self._ticks.others(push.base) if self._ticks is not None and held else ledger.credited - base_credit
         # A step that was taken under another pace than the worker was told last is averaged, which does no harm.
         added = push.added and push.vertices <= pending.record.assignment.max_added
-        merge = Merge(self._version, push.base, push.vertices, others, max(1, self._leases.live), added)
+        age = self._rounds.age(push.base)
+        merge = Merge(self._version, push.base, push.vertices, others, max(1, self._leases.live), added, age)
         decision, outcome, trace = self._try_merge(pending, lease, merge, base, now)
         if decision.flagged:
             self._trust.flag(pending.record, lease, decision.reason, now, excess=decision.excess)
@@ -281,6 +285,8 @@ class Pushes:
             self._store.replica.put(merged.modules, merged.rows, self._version)
             pending.pushed, pending.as_pushed = taken_rows(rows, merged.rows)
             pending.fast_forward = merged.fast_forward
+            if self._rounds.used and not (added or merged.fast_forward):
+                pending.gathered = self._rounds.gather()
         share = kept_share(merge.live, averages=self._merger.averages, added=added)
         self._kept.add(push.vertices, share)
         self._take_moments(pending, now, trusted=not decision.flagged)
@@ -416,7 +422,10 @@ class Pushes:
                 self._events.record("warning", {}, problem)
         epochs = {push.lease.epoch for push in accepted}
         complete = store.ledger.epochs_to_close() if any(map(store.ledger.is_epoch_complete, epochs)) else []
-        flushed = self._merger.flush(max(1, self._leases.live)) if complete else {}
+        ends_round = bool(complete) and (self._leases.epochs.is_finished() or self._leases.epochs.is_sequential)
+        flushed = self._merger.flush(max(1, self._leases.live), gathered=ends_round) if complete else {}
+        if ends_round and self._rounds.used:
+            self._rounds.ended(version)
         ended = self._merger.end_pass() if complete else OwnerChanges({})
         if flushed or ended.rows:
             store.replica.put(flushed, ended.rows, version)

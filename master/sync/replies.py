@@ -36,6 +36,7 @@ from master.store.spec import RunSpec
 from master.store.store import Store
 from master.sync.merger import Merger
 from master.sync.moments import SharedMoments
+from master.sync.rounds import Rounds
 from master.sync.rows import PendingReply, RowSupply, Supply
 from master.sync.version_use import VersionUse
 from master.trust.trust import Trust
@@ -153,7 +154,9 @@ def edges_trained(spec: RunSpec) -> float:
 class PushPace:
     """The push interval of each worker of a run."""
 
-    def __init__(self, spec: RunSpec, sizes: SizeSettings, ledger: Ledger, leases: Leases, merger: Merger) -> None:
+    def __init__(
+        self, spec: RunSpec, sizes: SizeSettings, ledger: Ledger, leases: Leases, merger: Merger, rounds: Rounds
+    ) -> None:
         self._program = spec.program
         self._can_add = spec.program.adds_steps(spec.graph)
         #: steps of rows for each vertex: its edges, where each is a step
@@ -162,6 +165,7 @@ class PushPace:
         self._ledger = ledger
         self._leases = leases
         self._merger = merger
+        self.rounds = rounds
         #: drift of the replica per vertex (`choose_pace`), as of the last group of pushes
         self._drift = 0.0
         #: CPU seconds that a push costs the master, a running mean; 0 before the first
@@ -194,16 +198,20 @@ class PushPace:
         every, added = assignment.push_every, assignment.push_every if assignment.max_added else 0
         credited, total = self._ledger.credited, self._leases.epochs.total
         every_s, per_epoch = push_at_least_s(live, self.push_s), self._leases.epochs.vertex_count
+        if gathered := assignment.is_gathered and self.rounds.interval_s > 0:
+            every, every_s = NO_PUSH - 1, self.rounds.due_in_s(pending.record)
         if self.push_s == 0.0 and every_s > MAX_PUSH_INTERVAL_S and self.sizes.push_every is None and not self._can_add:
             every = NO_PUSH - 1  # the seconds of an interval cannot be turned into vertices yet, so the clock decides
-        return Pace(live, credited, total, every, compress, every_s, per_epoch, added, assignment.others)
+        return Pace(live, credited, total, every, compress, every_s, per_epoch, added, assignment.others, gathered)
 
     def choose(self, pending: PendingReply) -> None:
         """Choose the pace of a worker from now on. It is set in the worker's record, and recorded if it changed."""
         pending.paced_for = max(1, self._leases.live)
         record, assignment = pending.record, pending.record.assignment
-        (_, _, every, self.added, assignment.others), reason = choose_pace(self.facts(record, pending.paced_for))
-        added = self.added > 0
+        choice, reason = choose_pace(self.facts(record, pending.paced_for))
+        self.added, assignment.others, assignment.is_gathered = choice.added, choice.others, choice.round_s > 0
+        self.rounds.set_interval(choice.round_s)
+        every, added = choice.push_every, self.added > 0
         if (every, added) != (assignment.push_every, assignment.max_added > 0):
             assignment.push_every = every
             assignment.max_added = (self._program.shape.batch or 1) if added else 0
@@ -236,11 +244,14 @@ class PushPace:
             max_interval_s=sizing.max_interval_s(record),
             asked=self.sizes.push_every,
             typical=self._typical,
+            adds=self._can_add,
+            gathers=self.rounds.used,
+            share=self._leases.epochs.total / live,
         )
 
     def _typical_costs(self) -> TypicalCosts | None:
-        """Return the measured costs of the typical worker, None if steps may not be added."""
-        if not self._can_add:
+        """Return the measured costs of the typical worker, None if steps are neither added nor gathered."""
+        if not (self._can_add or self.rounds.used):
             return None
         measures = self._leases.sizing.measures
         push_s = measures.typical("pushes") or self.push_s
@@ -316,6 +327,8 @@ class Replies:
             verdict=pending.verdict,
             reason=pending.reason,
             fast_forward=pending.fast_forward,
+            gathered=pending.gathered,
+            round=self._pace.rounds.number,
             lease=None
             if pending.grant is None
             else self._leases.chunks.describe(pending.grant, afresh=start is not None),

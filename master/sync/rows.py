@@ -68,6 +68,8 @@ class PendingReply:
     #: reason for the verdict
     reason: str = ""
     fast_forward: bool = False
+    #: the round in which the push was gathered; -1: it was merged at once
+    gathered: int = -1
     drop_optimiser: bool = False
     #: True: the push was refused only because of a spot check, and no fault was found
     is_held_back: bool = False

@@ -1,0 +1,152 @@
+"""Rounds: when a round of pushes is due, when it ends, and which replies wait for its end.
+
+With a rule that gathers (`gridml.rounds`), pushes are credited as they arrive, and gathered in buffers that are stored
+with the replica. All workers push at a tick, and none waits: while its push is merged a worker trains on. The replies
+to these pushes are sent when the round has ended, so that they bring its result. If the master dies, its successor
+finds what was gathered in the newest version, and the messages without a reply in their mailboxes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, final
+
+from gridml.carriers.base import Message
+from master.leases.leases import Leases
+from master.state.worker_records import WorkerRecord, WorkerTable
+from master.store.ledger import Ledger
+from master.store.store import Store
+from master.sync.merger import Merger
+from master.sync.rows import PendingReply
+
+#: Share of a round before its tick in which a push counts as the worker's push of the tick. Also the share for which
+#: the master waits after the tick for the workers that have not pushed.
+WINDOW = 0.25
+#: Share of the workers that must have pushed before the master leaves out the late ones; after four times as long it
+#: waits for nobody.
+QUORUM = 0.5
+#: Rounds whose versions are kept, to tell the age of pushes. An older base counts as old as the oldest of them.
+MAX_ENDS = 64
+
+
+class RoundFacts(NamedTuple):
+    """The facts that decide whether a round ends."""
+
+    now_s: float
+    due_s: float  #: the tick: when the pushes of the round are due
+    interval_s: float  #: seconds between two ticks
+    pushed: int  #: workers that have pushed for this round
+    waited_for: int  #: workers that train and have not
+
+
+def ends(facts: RoundFacts) -> tuple[bool, str]:
+    """Return (whether a round in which something was pushed ends now, reason)."""
+    if not facts.waited_for:
+        return True, "all workers have pushed"
+    late_s, grace_s = facts.now_s - facts.due_s, WINDOW * facts.interval_s
+    quorum = facts.pushed >= QUORUM * (facts.pushed + facts.waited_for)
+    if late_s >= (grace_s if quorum else 4 * grace_s):
+        return True, f"{facts.waited_for} of {facts.pushed + facts.waited_for} workers are late"
+    return False, "not all workers have pushed" if quorum else "too few workers have pushed"
+
+
+@final
+class Rounds:
+    """The rounds of one run. `end` must be called inside the ledger's transaction."""
+
+    FACT = "rounds"  # its name in the ledger
+
+    def __init__(
+        self, store: Store, leases: Leases, workers: WorkerTable, merger: Merger, clock: Callable[[], float]
+    ) -> None:
+        kept: dict[str, Any] = store.ledger.get(self.FACT, {})
+        #: number of rounds that have ended, in this and earlier masters
+        self.number: int = kept.get("number", 0)
+        #: versions that ended the last rounds, the newest last
+        self._ends: list[int] = kept.get("ends", [])
+        self.used = merger.gathers
+        self.interval_s = 0.0  #: seconds between two ticks; 0: pushes are not gathered, or costs are not known yet
+        self._due_s = 0.0
+        self._has_gathered = self.used  # an earlier master may have gathered pushes
+        self._waiting: list[PendingReply] = []  # messages whose replies wait for the end of the round
+        self._store = store
+        self._leases = leases
+        self._workers = workers
+        self._merger = merger
+        self._clock = clock
+
+    def age(self, base: int) -> int:
+        """Return the number of rounds that ended after version `base`."""
+        return sum(version > base for version in self._ends)
+
+    def set_interval(self, interval_s: float) -> None:
+        """Set the seconds between two ticks, from the next tick on; 0: pushes are not gathered."""
+        if self.interval_s == 0.0:
+            self._due_s = self._clock() + interval_s
+        self.interval_s = interval_s
+
+    def due_in_s(self, record: WorkerRecord) -> float:
+        """Return the seconds until a worker's next push is due. The worker is waited for then."""
+        now = self._clock()
+        record.assignment.round = self.number + self._is_near(now)
+        return self._due_s + (self.interval_s if self._is_near(now) else 0.0) - now
+
+    def gather(self) -> int:
+        """Record that a push is gathered; return the number of its round."""
+        self._has_gathered = True
+        return self.number
+
+    def holds(self, pending: PendingReply) -> bool:
+        """Return whether the reply to a push waits for the end of its round, and keep the message if so."""
+        waits = pending.gathered == self.number and self._leases.live > 1 and self._is_near(self._clock())
+        if waits and not pending.sync.leaving:
+            pending.record.assignment.round = self.number + 1
+            self._waiting.append(pending)
+            return True
+        return False
+
+    def is_held(self, message: Message) -> bool:
+        """Return whether a message was handled before, and its reply waits."""
+        return any((each.message.worker, each.message.number) == (message.worker, message.number) for each in self._waiting)
+
+    def should_end(self) -> tuple[bool, str]:
+        """Return (whether the round ends now, reason)."""
+        now = self._clock()
+        if not (self._waiting or self._has_gathered and self.interval_s and now >= self._due_s):
+            return False, "no push is due"
+        if self._leases.epochs.is_finished():
+            return True, "the run has ended"
+        records = map(self._workers.get, {lease.worker for lease in self._store.ledger.leases})
+        rounds = [record.assignment.round for record in records if record is not None]
+        late = sum(number <= self.number for number in rounds)
+        return ends(RoundFacts(now, self._due_s, self.interval_s, len(rounds) - late, late))
+
+    def end(self, version: int) -> bool:
+        """End the round. Return whether the replica has changed, to become `version`."""
+        now, share = self._clock(), self._store.ledger.credited / max(1, self._leases.epochs.total)
+        changed = self._merger.end_round(share)
+        if changed:
+            self._store.replica.put(changed, {}, version)
+        self.ended(version)
+        # A tick that was missed, while no worker lived, is not made up for.
+        self._due_s = max(self._due_s + self.interval_s, now + (1 - WINDOW) * self.interval_s)
+        return bool(changed)
+
+    def ended(self, version: int) -> None:
+        """Record that `version` holds all that was gathered before."""
+        self.number, self._has_gathered = self.number + 1, False
+        self._ends = [*self._ends, version][-MAX_ENDS:]
+        self._store.ledger.set(self.FACT, {"number": self.number, "ends": self._ends})
+
+    def release(self) -> list[PendingReply]:
+        """Return the messages whose replies wait no longer, but those of workers that have ended or sent another."""
+        waiting, self._waiting = self._waiting, []
+        return [
+            each
+            for each in waiting
+            if self._workers.is_current(each.record) and each.record.held.number == each.message.number
+        ]
+
+    def _is_near(self, now: float) -> bool:
+        """Return whether a push of this moment counts as that of the tick."""
+        return self.interval_s > 0 and now >= self._due_s - WINDOW * self.interval_s
