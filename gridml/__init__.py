@@ -15,8 +15,8 @@ from gridml.aggregates.averages import Easgd as easgd
 from gridml.aggregates.averages import FedBuff as fedbuff
 from gridml.aggregates.averages import Mean as mean
 from gridml.aggregates.averages import Nesterov as nesterov
+from gridml.aggregates.averages import Rounds as rounds
 from gridml.aggregates.averages import StaleMean as stale_mean
-from gridml.aggregates.rounds import Rounds as rounds
 
 # The public name of a rule is the name of its class in lower case.
 from gridml.aggregates.sums import Add as add

@@ -31,8 +31,8 @@ from master.sync.moments import MomentsFile, SharedMoments
 from master.sync.owner_work import OwnerWork
 from master.sync.pushes import Pushes
 from master.sync.recovery import Failures, Recovery
-from master.sync.rounds import Rounds
 from master.sync.replies import PushPace, Replies, ReplySender
+from master.sync.rounds import Rounds
 from master.sync.tick_end import TickEnds
 from master.sync.version_use import Tails, VersionKeeper, VersionUse
 from master.takeover import Takeover

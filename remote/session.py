@@ -229,7 +229,8 @@ class Session:
         program, keeps_rate = self._engine.program, self._engine.program.shape.keeps_rate
         batch, live, added = program.shape.batch or 1, action.live, action.added
         others = action.others
-        size, scale = batch_and_rate(batch, program.min_target_batch, live, added, others, keeps_rate=keeps_rate)
+        how = {"keeps_rate": keeps_rate, "gathered": action.gathered}
+        size, scale = batch_and_rate(batch, program.min_target_batch, live, added, others, **how)
         missed = steps_missed(others) if added else 0.0
         # Rows before `trained` are trained. The rest of the lease is credited with the last batch, without training.
         trained = min(action.stop, lease.stop - lease.untrained - lease.start)

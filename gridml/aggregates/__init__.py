@@ -3,9 +3,8 @@
 A program names a rule by its constructor, `aggregate = gridml.stale_mean()`, or several with `by_name`.
 """
 
-from gridml.aggregates.averages import Clipped, Easgd, FedBuff, Mean, Nesterov, StaleMean
+from gridml.aggregates.averages import Clipped, Easgd, FedBuff, Mean, Nesterov, Rounds, StaleMean
 from gridml.aggregates.base import Aggregate, Companion, Contraction, Merge, TensorMerge, Tensors
-from gridml.aggregates.rounds import Rounds
 from gridml.aggregates.rule_set import (
     ByName,
     MergeResult,

@@ -31,9 +31,8 @@ MAX_MISSED_BATCHES = 2.0
 # A batch whose step is added grows to up to twice its share of the program's batch if a push costs more than this part
 # of its time, or is longer under way than it takes.
 MAX_ADDED_COST = 0.5
-# A round is at most this many times as long as a push costs, and a run has at least this many rounds if pushes cost no
-# more than half of the time then.
-ROUND_COST, MIN_ROUNDS = 8, 100
+# Vertices of a round of w workers, in vertices that are trained in the time of a push: this over sqrt(w), at least 1.
+ROUND_COST = 8.0
 # The averaged replicas of W workers are worth at most W to this power loops; steps are added where they are worth more.
 AVERAGED_POWER = 0.5
 
@@ -73,14 +72,27 @@ def added_sizes(batch: int, min_batch: int, live: int) -> tuple[int, int]:
 
 
 def batch_and_rate(
-    batch: int, min_batch: int, live: int, added: int = 0, others: float = 0.0, *, keeps_rate: bool = False
+    batch: int,
+    min_batch: int,
+    live: int,
+    added: int = 0,
+    others: float = 0.0,
+    *,
+    keeps_rate: bool = False,
+    gathered: bool = False,
 ) -> tuple[int, float]:
     """Return (vertices of a worker's batch, factor of the learning rate) among `live` workers, where `batch` is that of
     the program. `added` is the size of batches whose steps are added (0: replicas are averaged), `others` as in
-    `Pace`."""
+    `Pace`. `gathered`: replicas are averaged in rounds, of which all workers begin with the same one.
+
+    The mean of W replicas that began as one is W times less noisy than each of them. So each trains a vertex at √W times
+    the rate that the program has for it, but never takes a longer step than the program would.
+    """
     if added:
         return added, added_rate(added / batch, others)
     size = batch_size(batch, min_batch, live)
+    if gathered and not keeps_rate:
+        return size, min(1.0, live**0.5 * size / batch)
     return size, rate_scale(size / batch, keeps_rate=keeps_rate)
 
 
@@ -131,7 +143,6 @@ class PaceFacts(NamedTuple):
     typical: TypicalCosts | None = None
     adds: bool = True  #: steps may be added (`Program.adds_steps`)
     gathers: bool = False  #: pushes that are not added are gathered in rounds (`gridml.rounds`)
-    share: float = math.inf  #: vertices of the run for each worker
     weight: float = 1.0  #: steps of the rows for each vertex: 1, or the edges of a vertex that stages train
 
 
@@ -167,7 +178,7 @@ def choose_pace(facts: PaceFacts) -> tuple[PaceChoice, str]:
     if why:
         return PaceChoice(batch, rate, batch), why
     if facts.gathers and facts.live > 1:
-        return _round(facts, batch, rate)
+        return _round(facts)
     if facts.asked is not None:
         return PaceChoice(batch, rate, facts.asked), "asked for"
     every, reason = _push_every(facts, batch)
@@ -217,18 +228,27 @@ def _own_part(facts: PaceFacts, typical: int) -> tuple[int, float]:
     return own, max(0.0, (facts.live * typical - own) / own)
 
 
-def _round(facts: PaceFacts, batch: int, rate: float) -> tuple[PaceChoice, str]:
-    """Return (the pace of a worker whose pushes are gathered in rounds, reason of the interval)."""
+def _round(facts: PaceFacts) -> tuple[PaceChoice, str]:
+    """Return (the pace of a worker whose pushes are gathered in rounds, reason of the interval).
+
+    The mean of W workers is W times less noisy than one of them, so that each trains a vertex at √W times the program's
+    rate. More workers share the loss by longer rounds less well, so their rounds are shorter for the cost of a push.
+    """
     costs = facts.typical
     assert costs is not None, "rounds are paced by the typical worker"
+    batch, rate = batch_and_rate(facts.batch, facts.min_batch, facts.live, keeps_rate=facts.keeps_rate, gathered=True)
     cost = costs.speed * costs.push_s
-    if facts.asked is not None:
-        every, reason = facts.asked, "asked for"
-    else:
-        wanted = min(ROUND_COST * cost, facts.share / MIN_ROUNDS)
-        every, reason = max(batch, round(max(wanted, cost))), f"a round: a push costs as much time as {cost:.2g} vertices"
+    every, reason = facts.asked, "asked for"
+    if every is None:
+        wanted = cost * max(1.0, ROUND_COST / facts.live**0.5)
+        longest = facts.max_interval_s * costs.speed
+        every = max(batch, round(min(wanted, longest)))
+        reason = f"rounds: a push costs as much time as {cost:.2g} vertices"
+        if longest < wanted:
+            reason = "rounds: workers do not live for longer ones to pay"
     round_s = max(every / costs.speed + costs.push_s, facts.merging_s)
-    return PaceChoice(batch, rate, max(1, round(every * facts.speed / costs.speed)), round_s=round_s), reason
+    own = max(1, round(every * facts.speed / costs.speed)) if facts.speed > 0 else every
+    return PaceChoice(batch, rate, own, round_s=round_s), reason
 
 
 def _push_every(facts: PaceFacts, batch: int) -> tuple[int, str]:

@@ -66,6 +66,7 @@ class Train(NamedTuple):
     version: int  # version of the replica that the training is based on
     added: int = 0  # as in `Pace`
     others: float = 0.0  # as in `Pace`
+    gathered: bool = False  # as in `Pace`
 
     @property
     def share(self) -> float:

@@ -393,6 +393,7 @@ class WorkerState:
             self._version,
             pace.added,
             pace.others,
+            pace.gathered,
         )
 
     def _copy(self, work: _Work) -> TakeSnapshot:

@@ -246,7 +246,6 @@ class PushPace:
             typical=self._typical,
             adds=self._can_add,
             gathers=self.rounds.used,
-            share=self._leases.epochs.total / live,
         )
 
     def _typical_costs(self) -> TypicalCosts | None:

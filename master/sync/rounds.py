@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, final
 from gridml.carriers.base import Message
 from master.leases.leases import Leases
 from master.state.worker_records import WorkerRecord, WorkerTable
-from master.store.ledger import Ledger
 from master.store.store import Store
 from master.sync.merger import Merger
 from master.sync.rows import PendingReply
@@ -107,12 +106,14 @@ class Rounds:
 
     def is_held(self, message: Message) -> bool:
         """Return whether a message was handled before, and its reply waits."""
-        return any((each.message.worker, each.message.number) == (message.worker, message.number) for each in self._waiting)
+        return any(
+            (each.message.worker, each.message.number) == (message.worker, message.number) for each in self._waiting
+        )
 
     def should_end(self) -> tuple[bool, str]:
         """Return (whether the round ends now, reason)."""
         now = self._clock()
-        if not (self._waiting or self._has_gathered and self.interval_s and now >= self._due_s):
+        if not (self._waiting or (self._has_gathered and self.interval_s and now >= self._due_s)):
             return False, "no push is due"
         if self._leases.epochs.is_finished():
             return True, "the run has ended"

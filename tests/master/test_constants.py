@@ -69,7 +69,10 @@ program = gridml.Program(graph, train, evaluate, epochs=4)
 """
 OWN = "def aggregate(self, replica, merge):\n        self.model.average_with(replica.model, 0.5)"
 RULES = [
-    *(f"aggregate = gridml.{rule}()" for rule in ("stale_mean", "mean", "clipped", "easgd", "fedbuff", "nesterov"))
+    *(
+        f"aggregate = gridml.{rule}()"
+        for rule in ("stale_mean", "mean", "clipped", "easgd", "fedbuff", "nesterov", "rounds")
+    )
 ]
 
 

@@ -31,6 +31,7 @@ from gridml.aggregates import (
     nesterov,
     owned,
     pooled,
+    rounds,
     rule_for,
     stale_mean,
 )
@@ -51,7 +52,7 @@ from gridml.testing.aggregates import (
 
 RULES: list[Aggregate] = [
     mean(), stale_mean(), stale_mean(kappa=2, rho=1), fedbuff(), fedbuff(least=1), nesterov(), easgd(), add(),
-    maximum(), pooled(), pooled(variance=True), clipped(), clipped(radius=0.1),
+    maximum(), pooled(), pooled(variance=True), clipped(), clipped(radius=0.1), rounds(), rounds(rate=1, momentum=0),
 ]  # fmt: skip
 CASES = [(rule, dtype) for rule in RULES for dtype in DTYPES if rule.takes(np.dtype(dtype))]
 FLOATS = [(rule, dtype) for rule, dtype in CASES if dtype in TOLERANCE]
@@ -118,7 +119,7 @@ def test_any_order_of_arrival_stays_finite_and_near(rule: Aggregate, dtype: str)
 def test_only_rules_that_gather_pushes_have_something_to_flush(rule: Aggregate, dtype: str) -> None:
     rules, master, replica, base = make_case(rule, dtype)
     merged = master | rules.merge(master, replica, base, Merge(2, 1, 64, 64, 4)).tensors
-    assert (rules.flush(merged, live=4) is not None) == isinstance(rule, nesterov | fedbuff)
+    assert (rules.flush(merged, live=4) is not None) == isinstance(rule, nesterov | fedbuff | rounds)
 
 
 @pytest.mark.parametrize(("rule", "dtype"), CASES, ids=str)
@@ -402,6 +403,10 @@ def test_a_rule_of_ones_own_needs_to_merge_and_nothing_else() -> None:
         (stale_mean, {"rho": 3}),
         (fedbuff, {"least": 0}),
         (nesterov, {"momentum": 1}),
+        (rounds, {"momentum": 1}),
+        (rounds, {"momentum": -0.1}),
+        (rounds, {"rate": 0}),
+        (rounds, {"rate": float("nan")}),
         (easgd, {"elasticity": 0}),
     ],
 )

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gridml.engine.pace import (
     MAX_BUDGET_FACTOR,
+    PaceChoice,
     PaceFacts,
     TypicalCosts,
     batch_size,
@@ -89,7 +90,7 @@ def test_a_program_may_keep_its_rates() -> None:
 
 def test_the_interval_that_is_asked_for_is_used() -> None:
     facts = PaceFacts(4, 64, speed=1000.0, push_s=0.002, merging_s=10.0, max_interval_s=0.01, asked=7)
-    assert choose_pace(facts) == ((16, 0.5, 7, 0, 0.0), "asked for")
+    assert choose_pace(facts) == (PaceChoice(16, 0.5, 7), "asked for")
     assert choose_pace(facts._replace(typical=COSTS)) == choose_pace(facts)
 
 
@@ -121,7 +122,7 @@ def test_where_pushes_are_cheap_the_steps_of_parts_of_a_batch_are_added(change: 
     facts = with_costs(CHEAP, **change)
     chosen, reason = choose_pace(facts)
     rate = min(batch / 64, 2 / (facts.live - 1))
-    assert chosen == (batch, pytest.approx(rate), batch, batch, facts.live - 1)
+    assert chosen == PaceChoice(batch, pytest.approx(rate), batch, batch, facts.live - 1)
     assert reason.startswith("steps are added: a push costs as much time as ")
 
 
@@ -144,19 +145,19 @@ def test_otherwise_replicas_are_averaged(change: dict[str, Any]) -> None:
     chosen, _ = choose_pace(facts)
     assert not chosen.added
     assert chosen.batch == batch_size(facts.batch, facts.min_batch, facts.live)
-    assert choose_pace(CHEAP._replace(typical=None))[0] == (16, 0.5, 256, 0, 0.0)
+    assert choose_pace(CHEAP._replace(typical=None))[0] == PaceChoice(16, 0.5, 256)
 
 
 def test_a_first_push_after_one_batch_measures_the_costs() -> None:
     chosen, reason = choose_pace(with_costs(CHEAP, speed=0.0)._replace(speed=0.0))
-    assert chosen == (16, 0.5, 16, 0, 0.0)
+    assert chosen == PaceChoice(16, 0.5, 16)
     assert reason == "one batch: the costs of a push are not measured yet"
 
 
 def test_parts_are_as_large_as_workers_are_fast_so_that_all_take_equally_long() -> None:
     """A GPU beside three CPUs, and a worker that is five times slower than the typical one."""
     fast, slow = choose_pace(CHEAP._replace(speed=900.0))[0], choose_pace(CHEAP._replace(speed=60.0))[0]
-    assert fast == (48, pytest.approx(0.75), 48, 16, pytest.approx(1 / 3))
+    assert fast == PaceChoice(48, pytest.approx(0.75), 48, 16, pytest.approx(1 / 3))
     assert slow == (3, pytest.approx(3 / 64), 3, 16, pytest.approx(61 / 3))
     assert choose_pace(CHEAP._replace(speed=1e6))[0].batch == 64
     assert choose_pace(CHEAP._replace(speed=1e-3, min_batch=2))[0].batch == 2
