@@ -225,8 +225,9 @@ class Rounds(Aggregate):
     next value with what it has trained meanwhile.
 
     With momentum, steps that point the same way for many rounds go η/(1−β) times as far. Towards the end of a run β
-    falls to 0, and η to 1, so that the last rounds are plain means. While one worker is alive, its replica is taken as it is, so one worker is
-    exactly plain SGD. Where pushes are cheap, the step of a part of one batch is added instead, as by `StaleMean`.
+    falls to 0, and η to 1, so that the last rounds are plain means. While one worker is alive, its replica is taken as
+    it is, so one worker is exactly plain SGD. Where pushes are cheap, the step of a part of one batch is added instead,
+    as by `StaleMean`.
 
     Algorithm 1 of Douillard et al., "DiLoCo: distributed low-communication training of language models" (arXiv
     2311.08105), with weights as in Decoupled DiLoCo (arXiv 2604.21428), and β falling.

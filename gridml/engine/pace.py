@@ -85,8 +85,8 @@ def batch_and_rate(
     the program. `added` is the size of batches whose steps are added (0: replicas are averaged), `others` as in
     `Pace`. `gathered`: replicas are averaged in rounds, of which all workers begin with the same one.
 
-    The mean of W replicas that began as one is W times less noisy than each of them. So each trains a vertex at √W times
-    the rate that the program has for it, but never takes a longer step than the program would.
+    The mean of W replicas that began as one is W times less noisy than each of them. So each trains a vertex at √W
+    times the rate that the program has for it, but never takes a longer step than the program would.
     """
     if added:
         return added, added_rate(added / batch, others)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gridml
-from gridml.caching.master_copy import LARGE, MasterCopy
+from gridml.caching.master_copy import LARGE, MasterCopy, Unmerged
 from gridml.model.vertex import describe
 from gridml.protocol.compression import FORMATS
 from gridml.protocol.push import PushContent, ReplicaPart, RowValues
@@ -19,12 +19,16 @@ class Network(gridml.Vertex):
     aggregate = gridml.by_name({"sum": gridml.add()})
 
 
+class Gathered(gridml.Vertex):
+    aggregate = gridml.by_name({"mean": gridml.stale_mean(), "*": gridml.rounds()})
+
+
 class Own(gridml.Vertex):
     def aggregate(self, replica: Own, merge: gridml.Merge) -> None:  # type: ignore[override]
         """Merge as the user sees fit."""
 
 
-TYPES = {cls.__name__: describe(cls) for cls in (Network, Own)}
+TYPES = {cls.__name__: describe(cls) for cls in (Network, Gathered, Own)}
 KEY = ("Network", 0)
 WORDS = {"Word": RowValues(np.arange(2), {"count": np.arange(2)})}
 
@@ -174,3 +178,70 @@ def test_what_the_master_never_sent_and_what_did_not_change_are_no_steps() -> No
     copy.take(tensors(weight=base, bias=draw(3)), fast_forward=False)
     content, _ = copy.carry(tensors(weight=base.copy(), bias=draw(3, seed=1)), "int8")
     assert (content.replica.modules[KEY].keys(), content.steps) == ({"bias"}, {})
+
+
+GATHERED = ("Gathered", 0)
+
+
+def gathered(weight: float, mean: float = 0.0) -> ReplicaPart:
+    return ReplicaPart({GATHERED: {"weight": np.full(LARGE, weight), "mean": np.full(2, mean)}})
+
+
+def held_by(copy: MasterCopy, *values: float) -> Unmerged:
+    copy.take(gathered(*values), fast_forward=False)
+    return Unmerged(copy)
+
+
+def sent(unmerged: Unmerged, copy: MasterCopy, trained: ReplicaPart) -> tuple[float, float]:
+    """Push a replica; return (its weight, its mean) as they are sent."""
+    part = unmerged.push(trained)
+    copy.carry(part, "none")
+    unmerged.pushed(part)
+    return part.modules[GATHERED]["weight"][0], part.modules[GATHERED]["mean"][0]
+
+
+def test_a_push_leaves_out_the_steps_that_wait_for_the_end_of_their_round() -> None:
+    copy = MasterCopy(TYPES)
+    unmerged = held_by(copy, 10.0)
+    assert sent(unmerged, copy, gathered(13.0, 1.0)) == (13.0, 1.0)
+    unmerged.answered(gathered=0, open_round=0)
+    assert sent(unmerged, copy, gathered(15.0, 2.0)) == (12.0, 2.0)  # 3 of the 5 steps were pushed before
+    unmerged.answered(gathered=0, open_round=0)
+    assert unmerged.on(gathered(10.0)).modules[GATHERED]["weight"][0] == 15.0
+    unmerged.answered(gathered=-1, open_round=1)  # a reply without a push: round 0 has ended
+    assert unmerged.on(gathered(20.0)).modules[GATHERED]["weight"][0] == 20.0
+
+
+def test_a_push_that_came_too_late_for_its_round_waits_for_the_next() -> None:
+    copy = MasterCopy(TYPES)
+    unmerged = held_by(copy, 10.0)
+    sent(unmerged, copy, gathered(13.0))
+    unmerged.answered(gathered=0, open_round=0)
+    sent(unmerged, copy, gathered(15.0))
+    unmerged.answered(gathered=1, open_round=1)  # 3 are merged, 2 are not
+    assert unmerged.on(gathered(11.0)).modules[GATHERED]["weight"][0] == 13.0
+    unmerged.answered(gathered=-1, open_round=1)
+    assert unmerged.on(gathered(11.0)).modules[GATHERED]["weight"][0] == 13.0
+
+
+def test_a_worker_that_begins_anew_forgets_its_steps() -> None:
+    copy = MasterCopy(TYPES)
+    unmerged = held_by(copy, 10.0)
+    sent(unmerged, copy, gathered(13.0))
+    unmerged.answered(gathered=0, open_round=0)
+    unmerged.keep_only({GATHERED})
+    assert unmerged.push(gathered(13.0)).modules[GATHERED]["weight"][0] == 10.0
+    unmerged.keep_only(set())
+    assert unmerged.push(gathered(13.0)).modules[GATHERED]["weight"][0] == 13.0
+    unmerged.forget()
+    assert unmerged.push(gathered(13.0)).modules[GATHERED]["weight"][0] == 13.0
+
+
+def test_rounding_stays_with_the_worker() -> None:
+    """A compressed push arrives as 12 instead of 13, so 1 of the 3 steps is pushed later."""
+    copy = MasterCopy(TYPES)
+    unmerged = held_by(copy, 10.0)
+    unmerged.push(gathered(13.0))
+    assert unmerged.pushed(gathered(12.0)).modules[GATHERED]["weight"][0] == 12.0
+    unmerged.answered(gathered=0, open_round=0)
+    assert unmerged.push(gathered(13.0)).modules[GATHERED]["weight"][0] == 11.0

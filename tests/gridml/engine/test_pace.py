@@ -158,7 +158,7 @@ def test_parts_are_as_large_as_workers_are_fast_so_that_all_take_equally_long() 
     """A GPU beside three CPUs, and a worker that is five times slower than the typical one."""
     fast, slow = choose_pace(CHEAP._replace(speed=900.0))[0], choose_pace(CHEAP._replace(speed=60.0))[0]
     assert fast == PaceChoice(48, pytest.approx(0.75), 48, 16, pytest.approx(1 / 3))
-    assert slow == (3, pytest.approx(3 / 64), 3, 16, pytest.approx(61 / 3))
+    assert slow == PaceChoice(3, pytest.approx(3 / 64), 3, 16, pytest.approx(61 / 3))
     assert choose_pace(CHEAP._replace(speed=1e6))[0].batch == 64
     assert choose_pace(CHEAP._replace(speed=1e-3, min_batch=2))[0].batch == 2
 
