@@ -362,8 +362,8 @@ class WorkerState:
         if not work.at or trains_s <= 0:
             return due_s
         ends_s = now_s + (work.count - work.at) / work.at * trains_s
-        # The push of a round is waited for.
-        soon_s = 0.0 if self._pace.gathered else self._pace.push_s / 2
+        # The push of a round is waited for, but not for long.
+        soon_s = self._pace.push_s / (4 if self._pace.gathered else 2)
         return math.inf if 0 <= ends_s - max(now_s, due_s) < soon_s else due_s
 
     def _train(self, work: _Work, now_s: float) -> Train:

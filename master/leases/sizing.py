@@ -71,6 +71,8 @@ MERGING, GRANTING = 0.5, 0.25
 # Seconds of the master per push until one was merged: those of a replica of about 20 MB (limits.md). If thousands of
 # workers began together and all pushed after half a minute, the pushes at the ends of their chunks would wait for long.
 ASSUMED_MERGE_S = 0.1
+# Rounds that a chunk lasts at least, if pushes are gathered in rounds: its end takes a push, too, mostly between ticks.
+ROUNDS_EACH = 4
 # No mixtures: their fit takes a hundred times as long. No normal law: a Weibull law fits normal lives just as well.
 FAMILIES = ("exponential", "weibull", "lognormal", "kaplan_meier")
 
@@ -301,7 +303,9 @@ class ChunkSizing:
             around=round(around_s / vertex_s),
             idle=round(delay.start_s / vertex_s),
             merging=round(workers * self._merge_s / vertex_s),
-            interval=record.assignment.push_every if self._settings.push_every is None else 0,
+            interval=record.assignment.push_every * (ROUNDS_EACH if record.assignment.is_gathered else 1)
+            if self._settings.push_every is None
+            else 0,
             followed=followed,
             largest=self.largest,
         )
