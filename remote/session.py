@@ -177,7 +177,7 @@ class Session:
                 self._snapshot = None  # nothing to rebase: free its memory
             if reply.lease is not None:
                 self._fetcher.expect(reply.lease)
-            costs = self._courier.last_push_s, self._courier.last_travel_s
+            costs = self._courier.last_push_s, max(0.0, self._courier.last_travel_s - reply.held_s)
             self.state.handle(actions.Replied(reply, bool(self._brought), *costs), self._clock())
         elif self._courier.gone:
             self.state.handle(actions.MailboxClosed(), self._clock())

@@ -124,6 +124,11 @@ class TypicalCosts(NamedTuple):
     push_s: float  #: seconds that a push costs it and the master, a median; 0: not measured
     travel_s: float  #: seconds from sending a push to its reply, a median; 0: not measured
 
+    @property
+    def delay_s(self) -> float:
+        """Seconds from the last batch of a push to its reply."""
+        return self.push_s + self.travel_s
+
 
 class PaceFacts(NamedTuple):
     """The facts that decide the pace of one worker."""
@@ -246,7 +251,7 @@ def _round(facts: PaceFacts) -> tuple[PaceChoice, str]:
         reason = f"rounds: a push costs as much time as {cost:.2g} vertices"
         if longest < wanted:
             reason = "rounds: workers do not live for longer ones to pay"
-    round_s = max(every / costs.speed + costs.push_s, facts.merging_s)
+    round_s = max(every / costs.speed + costs.push_s, 2 * costs.delay_s, facts.merging_s)
     own = max(1, round(every * facts.speed / costs.speed)) if facts.speed > 0 else every
     return PaceChoice(batch, rate, own, round_s=round_s), reason
 

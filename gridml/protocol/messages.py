@@ -174,6 +174,7 @@ class Reply(NamedTuple):
     answer: str = ""  # identifies this reply, as a sync may be answered more than once; `Sync.heard` repeats it
     leave: bool = False  # the worker should leave
     wait_s: float = 0.1  # seconds until the worker asks for a lease again
+    held_s: float = 0.0  # seconds for which the reply waited for the end of a round
     process: str = ""  # repeats that of the sync
     stored: Stored | None = None
 

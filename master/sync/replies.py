@@ -210,7 +210,7 @@ class PushPace:
         record, assignment = pending.record, pending.record.assignment
         choice, reason = choose_pace(self.facts(record, pending.paced_for))
         self.added, assignment.others, assignment.is_gathered = choice.added, choice.others, choice.round_s > 0
-        self.rounds.set_interval(choice.round_s)
+        self.rounds.set_interval(choice.round_s, 0.0 if self._typical is None else self._typical.delay_s)
         every, added = choice.push_every, self.added > 0
         if (every, added) != (assignment.push_every, assignment.max_added > 0):
             assignment.push_every = every
@@ -339,6 +339,7 @@ class Replies:
             answer=supply.answer,
             leave=leave,
             wait_s=poll_interval_s(self.sender.versions.active_workers - self._leases.live),
+            held_s=pending.held_s,
             process=sync.process,
             stored=None if stored is None else stored[0],
         )

@@ -32,7 +32,7 @@ class RoundFacts(NamedTuple):
     """The facts that decide whether a round ends."""
 
     now_s: float
-    due_s: float  #: the tick: when the pushes of the round are due
+    due_s: float  #: when pushes that were sent at the tick should have arrived
     interval_s: float  #: seconds between two ticks
     pushed: int  #: workers that have pushed for this round
     waited_for: int  #: workers that train and have not
@@ -65,7 +65,8 @@ class Rounds:
         self._ends: list[int] = kept.get("ends", [])
         self.used = merger.gathers
         self.interval_s = 0.0  #: seconds between two ticks; 0: pushes are not gathered, or costs are not known yet
-        self._due_s = 0.0
+        self._delay_s = 0.0  #: from a tick until its pushes have arrived
+        self._due_s = 0.0  #: the tick
         self._has_gathered = self.used  # an earlier master may have gathered pushes
         self._waiting: list[PendingReply] = []  # messages whose replies wait for the end of the round
         self._store = store
@@ -78,11 +79,12 @@ class Rounds:
         """Return the number of rounds that ended after version `base`."""
         return sum(version > base for version in self._ends)
 
-    def set_interval(self, interval_s: float) -> None:
-        """Set the seconds between two ticks, from the next tick on; 0: pushes are not gathered."""
+    def set_interval(self, interval_s: float, delay_s: float) -> None:
+        """Set the seconds between two ticks, from the next tick on (0: pushes are not gathered), and those from a tick
+        until a typical push has arrived."""
         if self.interval_s == 0.0:
             self._due_s = self._clock() + interval_s
-        self.interval_s = interval_s
+        self.interval_s, self._delay_s = interval_s, delay_s
 
     def due_in_s(self, record: WorkerRecord) -> float:
         """Return the seconds until a worker's next push is due. The worker is waited for then."""
@@ -100,6 +102,7 @@ class Rounds:
         waits = pending.gathered == self.number and self._leases.live > 1 and self._is_near(self._clock())
         if waits and not pending.sync.leaving:
             pending.record.assignment.round = self.number + 1
+            pending.held_s = -self._clock()
             self._waiting.append(pending)
             return True
         return False
@@ -120,7 +123,7 @@ class Rounds:
         records = map(self._workers.get, {lease.worker for lease in self._store.ledger.leases})
         rounds = [record.assignment.round for record in records if record is not None]
         late = sum(number <= self.number for number in rounds)
-        return ends(RoundFacts(now, self._due_s, self.interval_s, len(rounds) - late, late))
+        return ends(RoundFacts(now, self._due_s + self._delay_s, self.interval_s, len(rounds) - late, late))
 
     def end(self, version: int) -> bool:
         """End the round. Return whether the replica has changed, to become `version`."""
@@ -130,7 +133,7 @@ class Rounds:
             self._store.replica.put(changed, {}, version)
         self.ended(version)
         # A tick that was missed, while no worker lived, is not made up for.
-        self._due_s = max(self._due_s + self.interval_s, now + (1 - WINDOW) * self.interval_s)
+        self._due_s += self.interval_s if now < self._due_s + self.interval_s else now + self.interval_s - self._due_s
         return bool(changed)
 
     def ended(self, version: int) -> None:
@@ -142,6 +145,8 @@ class Rounds:
     def release(self) -> list[PendingReply]:
         """Return the messages whose replies wait no longer, but those of workers that have ended or sent another."""
         waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            each.held_s += self._clock()
         return [
             each
             for each in waiting

@@ -70,6 +70,8 @@ class PendingReply:
     fast_forward: bool = False
     #: the round in which the push was gathered; -1: it was merged at once
     gathered: int = -1
+    #: seconds for which the reply waited for the end of the round
+    held_s: float = 0.0
     drop_optimiser: bool = False
     #: True: the push was refused only because of a spot check, and no fault was found
     is_held_back: bool = False

@@ -112,7 +112,7 @@ class PaceDesk:
         spec = of(program=program, graph=None)
         sizes = of(push_every=None, push_budget=0.03, compress="")
         self.leases = of(live=live, sizing=sizing, epochs=of(total=1_000, vertex_count=1_000))
-        rounds: Any = of(used=False, interval_s=0.0, set_interval=lambda seconds: None, number=0)
+        rounds: Any = of(used=False, interval_s=0.0, set_interval=lambda *seconds: None, number=0)
         self.pace = PushPace(spec, sizes, ledger, self.leases, of(drift=0.0), rounds)
         self.record = WorkerRecord("w1")
 
