@@ -37,13 +37,12 @@ from gridml.model.chunk import Borrowed, Chunk, cut
 from gridml.model.graph import Graph
 from gridml.model.ragged import block_digests
 from gridml.protocol import bundle, outbox
-from gridml.protocol.codec import BundleCodec
 from gridml.protocol.messages import Push, Sync, to_json
-from gridml.protocol.push import PushContent, ReplicaPart, RowValues, decode, encode
+from gridml.protocol.push import BundleCodec, PushContent, ReplicaPart, RowValues, decode, encode
 from master.backends.ec2.provisioning import master_endpoint
 from master.backends.registry import read_settings
 from master.backends.script import Steady
-from master.caching.known_payloads import CarriedFiles
+from master.caching.known_rows import CarriedFiles
 from master.launch import start
 from master.sftp.roster import Enrolment, FleetFacts, Instance, Roster
 from master.sftp.server import MailServer
@@ -61,7 +60,7 @@ from master.store.spec import read_saved, save
 from master.store.version_chain import Parent
 from master.store.versions import Changes, ReplicaState, Versions
 from master.sync.moments import MomentsFile
-from master.telemetry.loggers import csv_file, json_lines
+from master.telemetry.loggers import json_lines
 from master.telemetry.loggers.base import LOGGED, METRICS, Point
 from master.telemetry.run_loggers import _opened as open_logger
 from master.views.report import report
@@ -469,7 +468,7 @@ READERS = (
     Reader("fields of a data set", partial(mapped, file=MANIFEST), is_slow=True),
     Reader("offsets of a data set", partial(mapped, file="words.offsets"), held=False, is_slow=True),
     Reader("a message", message, held=False),
-    Reader("metrics.csv", partial(metrics, kind=csv_file, name="metrics.csv"), held=False),
+    Reader("metrics.csv", partial(metrics, kind=json_lines, name="metrics.csv"), held=False),
     Reader("metrics.jsonl", partial(metrics, kind=json_lines, name="metrics.jsonl"), held=False),
 )
 

@@ -6,12 +6,11 @@ from gridml.carriers.base import MasterMailboxes
 from gridml.engine.pace import batch_size
 from gridml.model.chunk import bytes_each
 from gridml.protocol.messages import Sync
-from master.leases import granting
+from master.leases import policy
 from master.leases.affinity import PartitionAffinity
 from master.leases.chunks import Chunks
 from master.leases.epochs import Epochs
-from master.leases.granting import FreeRange, Grant, GrantFacts
-from master.leases.policy import choose_span
+from master.leases.policy import FreeRange, Grant, GrantFacts, choose_span
 from master.leases.sizing import ChunkSizing
 from master.leases.stealing import WorkStealing
 from master.state.failures import Failed
@@ -85,9 +84,9 @@ class Leases:
             return again
         if avoided or not sync.wants or sync.leaving:
             return None
-        grant, reason = granting.grant(self._facts(record, sync, now, assigned))
+        grant, reason = policy.grant(self._facts(record, sync, now, assigned))
         if grant.should_steal and self._stealing.steal(record, self._batches(), now):
-            grant, reason = granting.grant(self._facts(record, sync, now, assigned))
+            grant, reason = policy.grant(self._facts(record, sync, now, assigned))
         return self._apply(grant, reason, record, now)
 
     def credit(self, lease: LeaseState, now: float) -> None:
@@ -155,7 +154,7 @@ class Leases:
 
     def _facts(self, record: WorkerRecord, sync: Sync, now: float, assigned: tuple[Span, str] | None) -> GrantFacts:
         names, holds, ground = len(sync.holds), len(self._ledger.leases.of(record.name)), None
-        full = granting.is_full(names, holds, ahead=self.ahead, early=self._is_early(record, sync))
+        full = policy.is_full(names, holds, ahead=self.ahead, early=self._is_early(record, sync))
         if assigned is None and not full:
             ground = self._ground(record, now)
         return GrantFacts(now, names, holds, record.assignment.idle_until_s, assigned, ground)

@@ -16,16 +16,14 @@ from weakref import WeakValueDictionary
 
 from gridml.carriers.base import Forwarding, Heartbeat, MasterMailboxes, WorkerMailbox
 from gridml.protocol import bundle
-from gridml.protocol.codec import BundleCodec, Codec, InProcessPayload
 from gridml.protocol.messages import Failure, Push, Sync, to_json
 from gridml.protocol.payload import Payload
-from gridml.protocol.push import Array
+from gridml.protocol.push import Array, BundleCodec, Codec, InProcessPayload
 from gridml.protocol.worker_state import WorkerOptions
-from master.simulation.cost_only_worker import CostOnlyWorker
+from master.simulation.cost_only_worker import CostOnlyWorker, Wire, WireCodec, extrapolated
 from master.simulation.faulty_network import Delivery, FaultyNetwork, VirtualClock, on_time
 from master.simulation.scenario import Machine, Scenario
 from master.simulation.simulated import SimulatedWorker
-from master.simulation.wire import Wire, WireCodec, extrapolated
 
 Tensors = Mapping[str, Array]
 FieldPath = tuple[str, ...]  # (name,) in a sync, or (part, name) in its push or failure

@@ -18,8 +18,8 @@ import gridml
 from gridml.api import graph_files
 from gridml.api.graph_files import COUNTS, FileGraph
 from gridml.errors import GridmlError, UsageError
-from gridml.placement.files import grouping, scan_columns, source
-from gridml.placement.files.grouping import TARGETS
+from gridml.placement.files import edge_columns, scan_columns, source
+from gridml.placement.files.edge_columns import TARGETS
 from master.planning.trial import try_out
 
 Edge = tuple[Any, Any, float]
@@ -75,8 +75,8 @@ def test_a_list_of_edges_is_what_a_plain_reader_reads(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(graph_files, "BLOCK_BYTES", 64)  # many blocks, and many buckets
         patch.setattr(source, "PIECE", 16)
-        patch.setattr(grouping, "BUCKET_RECORDS", 7)
-        patch.setattr(grouping, "MAX_BUCKETS", 5)
+        patch.setattr(edge_columns, "BUCKET_RECORDS", 7)
+        patch.setattr(edge_columns, "MAX_BUCKETS", 5)
         read = gridml.graph_from(folder / "edges.tsv", header=False, folder=folder, weight="float64")
     words = [edge[1] for edge in edges]
     whole = all(word.lstrip("-").isdecimal() and word.isascii() and str(int(word)) == word for word in words)
