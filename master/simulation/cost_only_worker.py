@@ -59,7 +59,7 @@ from gridml.protocol.worker_actions import (
     busy_seconds,
 )
 from gridml.protocol.worker_state import WorkerOptions, WorkerState
-from master.simulation.faulty_network import Delivery, VirtualClock
+from master.simulation.faulty_network import Delivery, Traffic, VirtualClock
 
 Deliver = Callable[[int, bytes], None]  # called with the number and the payload of a reply
 #: Returns (time up to which a process has lived, its lease, the vertex up to which the lease is trained).
@@ -112,7 +112,7 @@ class Wire(MasterMailboxes):
         self._travel_s = travel_s
         self._boxes: dict[str, _Box] = {}
         self._waiting: dict[str, None] = {}  # workers with messages, as a set in order of arrival
-        self.sent = self.lost = 0  # number of messages and replies
+        self.traffic = Traffic()
 
     # --- the worker's end
 
@@ -138,14 +138,14 @@ class Wire(MasterMailboxes):
         return self._boxes[worker]
 
     def _travel(self, payload: bytes, arrive: Callable[[], None]) -> None:
-        self.sent += 1
+        self.traffic.sent += 1
         now = self._clock.now_s + self._travel_s
         if self._delivery is None:
             self._clock.at(now, arrive)
             return
         # `Chances` returns an undamaged payload as the same object, so no digest is needed.
         whole = [delay for delay, arrived in self._delivery(payload) if arrived is payload]
-        self.lost += not whole
+        self.traffic.lost += not whole
         for delay in whole:
             self._clock.at(now + delay, arrive)
 

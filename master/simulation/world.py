@@ -195,16 +195,6 @@ class World:
         self._credited_at = START_S, 0, 0, 0
 
     @property
-    def messages(self) -> int:
-        """Messages and replies so far."""
-        return self.workers.sent
-
-    @property
-    def lost(self) -> int:
-        """Messages and replies of which no copy arrives intact."""
-        return self.workers.lost
-
-    @property
     def wire(self) -> Wire:
         """The carrier of cost-only workers."""
         assert isinstance(self.workers, CostOnlyWorkers), "workers that train have another carrier"

@@ -74,7 +74,7 @@ def test_what_does_not_arrive_whole_does_not_arrive(chances: Chances) -> None:
     wire.answer("w1", 1, in_process_payload(Reply(0)))
     clock.advance(100)
     assert (messages(wire), heard) == ([], [])
-    assert (wire.sent, wire.lost) == (2, 2)
+    assert (wire.traffic.sent, wire.traffic.lost) == (2, 2)
 
 
 def test_a_repeated_payload_arrives_twice_and_late() -> None:
