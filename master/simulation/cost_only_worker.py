@@ -59,7 +59,7 @@ from gridml.protocol.worker_actions import (
     busy_seconds,
 )
 from gridml.protocol.worker_state import WorkerOptions, WorkerState
-from master.simulation.faulty_network import Delivery, Traffic, VirtualClock
+from master.simulation.faulty_network import Delivery, NetworkTraffic, VirtualClock
 
 Deliver = Callable[[int, bytes], None]  # called with the number and the payload of a reply
 #: Returns (time up to which a process has lived, its lease, the vertex up to which the lease is trained).
@@ -112,7 +112,7 @@ class Wire(MasterMailboxes):
         self._travel_s = travel_s
         self._boxes: dict[str, _Box] = {}
         self._waiting: dict[str, None] = {}  # workers with messages, as a set in order of arrival
-        self.traffic = Traffic()
+        self.traffic = NetworkTraffic()
 
     # --- the worker's end
 

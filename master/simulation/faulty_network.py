@@ -31,7 +31,7 @@ def on_time(payload: bytes) -> list[tuple[float, bytes]]:
 
 
 @dataclass
-class Traffic:
+class NetworkTraffic:
     """Counts of messages and replies."""
 
     sent: int = 0

@@ -21,7 +21,7 @@ from gridml.protocol.payload import Payload
 from gridml.protocol.push import Array, BundleCodec, Codec, InProcessPayload
 from gridml.protocol.worker_state import WorkerOptions
 from master.simulation.cost_only_worker import CostOnlyWorker, Wire, WireCodec, extrapolated
-from master.simulation.faulty_network import Delivery, FaultyNetwork, Traffic, VirtualClock, on_time
+from master.simulation.faulty_network import Delivery, FaultyNetwork, NetworkTraffic, VirtualClock, on_time
 from master.simulation.scenario import Machine, Scenario
 from master.simulation.simulated import SimulatedWorker
 
@@ -164,7 +164,7 @@ class Workers(ABC):
     """All workers of a simulation. They are of the same kind, and outlive every master."""
 
     codec: Codec
-    traffic: Traffic
+    traffic: NetworkTraffic
 
     @abstractmethod
     def mailboxes(self) -> MasterMailboxes:
@@ -262,7 +262,7 @@ class TrainingWorkers(Workers):
         self.network = FaultyNetwork(clock, self._deliver)
         self._delivery = delivery_of(scenario) or on_time
         self._scenario = scenario
-        self.traffic = Traffic()
+        self.traffic = NetworkTraffic()
         self._clock = clock
         self._trainer = trainer
         # Weak references: the pool holds the live workers, and an ended worker is freed together with its replica.
