@@ -26,6 +26,8 @@ from benchmarks.table import Cell, write
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_ARGUMENTS = 6
+MAX_HAND_WRITTEN = 7
+"""Most arguments of a function that is not compiled. A compiled loop takes arrays one by one."""
 # Files that may name HTCondor: its own folder (formerly its own files), and its registration.
 _OWN_FILES = re.compile(r"(^|/)condor|^pools/|^gridml/cli\.py$|^master/backends/(registry|choose)\.py$")
 _CONTAINERS = re.compile(r"\b(dict|defaultdict|Counter|deque|list|set|SortedList|SortedDict|SortedSet)\b")
@@ -37,12 +39,13 @@ SHARED_NAMES = frozenset({"__init__", "__main__", "base", "registry", "options",
 """Module names that many folders use by convention."""
 
 CEILINGS: dict[str, float] = {
-    "files": 371,
+    "files": 344,
     "public class names that stand twice": 0,
     "module names that repeat": 2,
     "circles of folders": 0,
-    "lines of statements in it": 44_300,
-    "lines of option plumbing": 3_121,
+    "lines of statements in it": 44_290,
+    "lines of option plumbing": 3_099,
+    f"hand-written functions with more than {MAX_HAND_WRITTEN} arguments": 4,
 }
 """Upper bounds. A change that exceeds one must explain it in CHANGELOG. `MIN_MEDIAN_LINES` is a lower bound."""
 MIN_MEDIAN_LINES = 150
@@ -71,6 +74,7 @@ class Function:
     lines: int
     arguments: int  #: without `self`
     command: bool  #: typer calls it
+    compiled: bool = False  #: numba compiles it
 
 
 @dataclass(frozen=True)
@@ -158,6 +162,10 @@ class House:
     def functions(self) -> list[Function]:
         return [function for module, text in self.texts.items() for function in functions_of(module, ast.parse(text))]
 
+    def long_signatures(self) -> list[Function]:
+        """The functions with more than MAX_HAND_WRITTEN arguments, except commands and compiled loops."""
+        return [f for f in self.functions if f.arguments > MAX_HAND_WRITTEN and not (f.command or f.compiled)]
+
     @cached_property
     def attributes(self) -> list[Attribute]:
         """The attributes of the master, without back ends, views and simulation, which are independent of it."""
@@ -218,8 +226,10 @@ def _measured(place: str, node: ast.FunctionDef | ast.AsyncFunctionDef, in_class
     arguments += [each for each in (node.args.vararg, node.args.kwarg) if each is not None]
     static = any(ast.unparse(decorator) == "staticmethod" for decorator in node.decorator_list)
     command = any(each.annotation is not None and "Annotated[" in ast.unparse(each.annotation) for each in arguments)
+    compiled = any(ast.unparse(decorator) == "compiled" for decorator in node.decorator_list)
     bound = in_class and not static
-    return Function(place, (node.end_lineno or node.lineno) - node.lineno + 1, len(arguments) - bound, command)
+    lines = (node.end_lineno or node.lineno) - node.lineno + 1
+    return Function(place, lines, len(arguments) - bound, command, compiled)
 
 
 def attributes_of(module: str, text: str) -> Iterator[Attribute]:
@@ -251,6 +261,7 @@ def counts(house: House) -> dict[str, float]:
         "circles of folders": len(house.tree.folder_circles()),
         "lines of statements in it": house.code_lines(testing=False),
         "lines of option plumbing": sum(len(text.splitlines()) for text in house.plumbing()),
+        f"hand-written functions with more than {MAX_HAND_WRITTEN} arguments": len(house.long_signatures()),
     }
 
 

@@ -36,9 +36,9 @@ from gridml.aggregates import kernels
 from gridml.carriers.base import SUFFIX, MasterMailboxes
 from gridml.carriers.directory import DirectoryMailboxes
 from gridml.protocol import bundle
-from gridml.protocol.codec import BundleCodec, InProcessPayload, in_process_payload
 from gridml.protocol.messages import Sync, Verdict, reply_from, to_json
 from gridml.protocol.payload import Payload, in_pieces
+from gridml.protocol.push import BundleCodec, InProcessPayload, in_process_payload
 from master.backends.script import Steady
 from master.evaluation.evaluator import InlineEvaluator
 from master.launch import start

@@ -27,7 +27,7 @@ from typing import Any
 from benchmarks.arguments import numbers
 from benchmarks.table import Cell, write
 from master.sftp.roster import Instance, Roster
-from pools.ec2 import inside, root
+from pools.ec2 import control, root
 from pools.ec2.control import VARIABLE, Control
 from pools.ec2.guest_cloud import CloudEvent
 from pools.ec2.machine import NoLocalEc2, unavailable
@@ -56,7 +56,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(prefix="local-ec2-") as folder:
         command = [sys.executable, "-m", "benchmarks.local_ec2", "--inside", folder]
-        done = subprocess.run(inside.command(made, Path(folder), command), env=inside.environment())
+        done = subprocess.run(control.command(made, Path(folder), command), env=control.environment())
     sys.exit(done.returncode)
 
 
@@ -76,7 +76,7 @@ def play(folder: Path) -> None:
     provider.mute(1)
     command = [
         *(*_GRIDML, "launch", str(EXAMPLE), "--instances", str(INSTANCES), "--run-dir", str(run)),
-        *("--identity-certificate", os.environ[inside.CERTIFICATE_VARIABLE], "--address", "172.31.0.1"),
+        *("--identity-certificate", os.environ[control.CERTIFICATE_VARIABLE], "--address", "172.31.0.1"),
         *("--instance-types", TYPES, "--boot-patience", str(BOOT_PATIENCE_S)),
     ]
     deeds: list[Deed] = []

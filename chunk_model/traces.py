@@ -5,7 +5,7 @@ NSDI 2023) have one event a line, `milliseconds,add|remove,node`, in order of ti
 have the same time, because spot markets reclaim machines in groups. Other formats have counts: SkyPilot's (Wu et al.,
 NSDI 2024) is JSON, `{"metadata": {"gap_seconds": g}, "data": [0, 1, 4, ...]}`, a count every g seconds; Bamboo's record
 of a GCP zone (Thorpe et al., NSDI 2023) has lines `date, time, count`. `chunk_model.prices` reads spot prices, and
-`chunk_model.record` detects the format of a file. The size of a file is bounded, so reading always ends.
+detects the format of a file. The size of a file is bounded, so reading always ends.
 
 Counts do not identify machines. If a count falls by k, k lives end at one time. They are drawn uniformly from the lives
 present, with a fixed seed, so a file always gives the same lives. The draw affects neither the number of deaths nor the

@@ -37,7 +37,7 @@ from gridml.placement.files import registry
 from gridml.protocol.payload import network_disk
 from master.backends.condor import holds, submit_description
 from master.backends.ec2.cloud import full_price
-from master.backends.ec2.site import certificates, read_certificate
+from master.backends.ec2.provisioning import certificates, read_certificate
 from master.planning.lifetime_sources import estimate_lifetime
 from master.planning.options import LifetimeSource
 from master.sftp.identity import identity_of

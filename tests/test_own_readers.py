@@ -37,13 +37,12 @@ from gridml.model.chunk import Borrowed, Chunk, cut
 from gridml.model.graph import Graph
 from gridml.model.ragged import block_digests
 from gridml.protocol import bundle, outbox
-from gridml.protocol.codec import BundleCodec
 from gridml.protocol.messages import Push, Sync, to_json
-from gridml.protocol.push import PushContent, ReplicaPart, RowValues, decode, encode
+from gridml.protocol.push import BundleCodec, PushContent, ReplicaPart, RowValues, decode, encode
 from master.backends.ec2.provisioning import master_endpoint
 from master.backends.registry import read_settings
 from master.backends.script import Steady
-from master.caching.known_payloads import CarriedFiles
+from master.caching.known_rows import CarriedFiles
 from master.launch import start
 from master.sftp.roster import Enrolment, FleetFacts, Instance, Roster
 from master.sftp.server import MailServer
@@ -61,8 +60,8 @@ from master.store.spec import read_saved, save
 from master.store.version_chain import Parent
 from master.store.versions import Changes, ReplicaState, Versions
 from master.sync.moments import MomentsFile
-from master.telemetry.loggers import csv_file, json_lines
 from master.telemetry.loggers.base import LOGGED, METRICS, Point
+from master.telemetry.loggers.files import csv_plugin, json_plugin
 from master.telemetry.run_loggers import _opened as open_logger
 from master.views.report import report
 from remote.stepped import Trainer
@@ -306,13 +305,13 @@ def message(folder: Path) -> tuple[Path, Callable[[], object]]:
     return folder / "sync", lambda: value_errors(lambda: BundleCodec().read((folder / "sync").read_bytes()))
 
 
-def metrics(folder: Path, kind: Any, name: str) -> tuple[Path, Callable[[], object]]:
-    logger = kind.plugin().open(folder)
+def metrics(folder: Path, kind: Callable[[], Any], name: str) -> tuple[Path, Callable[[], object]]:
+    logger = kind().open(folder)
     points = [
         Point(LOGGED if at % 3 else METRICS, 64 * at, 1, 1.5e9, {"loss": 0.5, "ä": float("nan")}) for at in range(6)
     ]
     logger.write(points)
-    return folder / name, lambda: open_logger(kind.plugin(), folder).last()
+    return folder / name, lambda: open_logger(kind(), folder).last()
 
 
 PROGRAM = """
@@ -469,8 +468,8 @@ READERS = (
     Reader("fields of a data set", partial(mapped, file=MANIFEST), is_slow=True),
     Reader("offsets of a data set", partial(mapped, file="words.offsets"), held=False, is_slow=True),
     Reader("a message", message, held=False),
-    Reader("metrics.csv", partial(metrics, kind=csv_file, name="metrics.csv"), held=False),
-    Reader("metrics.jsonl", partial(metrics, kind=json_lines, name="metrics.jsonl"), held=False),
+    Reader("metrics.csv", partial(metrics, kind=csv_plugin, name="metrics.csv"), held=False),
+    Reader("metrics.jsonl", partial(metrics, kind=json_plugin, name="metrics.jsonl"), held=False),
 )
 
 

@@ -243,7 +243,7 @@ def brief(report: Report) -> str:
     return f"{report.credited} vertices"
 """
         },
-        "gridml/cli/show.py",
+        "gridml/cli/manage.py",
         (
             "    figures = report(run)\n",
             "    figures = report(run)\n    from master.views.brief import brief\n    typer.echo(brief(figures))\n",

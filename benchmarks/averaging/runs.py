@@ -21,7 +21,7 @@ from benchmarks.arguments import sized
 from benchmarks.table import results
 from chunk_model.families import Exponential
 from chunk_model.goodput import Costs
-from chunk_model.record import read_record
+from chunk_model.prices import read_record
 from chunk_model.traces import TraceEvent
 from gridml.engine import pace
 from gridml.engine.devices import Device

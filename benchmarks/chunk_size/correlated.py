@@ -18,7 +18,7 @@ from chunk_model.choose import Choice
 from chunk_model.families import Exponential
 from chunk_model.goodput import chunk_goodput
 from chunk_model.observations import Observations
-from chunk_model.record import read_record
+from chunk_model.prices import read_record
 from chunk_model.traces import Record, TraceEvent
 from master.backends.script import Replay, Script, ScriptedLives
 from master.simulation.scenario import Storms

@@ -23,7 +23,7 @@ from chunk_model.kaplan_meier import KaplanMeier
 from chunk_model.lifetime import Floats, Lifetime
 from chunk_model.observations import Observations
 from chunk_model.parse import hedged
-from chunk_model.record import read_record
+from chunk_model.prices import read_record
 from chunk_model.replay import replay_each
 from chunk_model.traces import Record
 

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from chunk_model.prices import Floats, read_prices
-from chunk_model.record import read_record
+from chunk_model.prices import Floats, read_prices, read_record
 from chunk_model.traces import Record, text_of
 from master.backends.script import PlannedLife, Script
 from master.sftp.spending import Prices

@@ -20,8 +20,17 @@ from gridml.errors import StorageError, UsageError
 from gridml.model.graph import Edges, csr
 from gridml.model.ragged import number_of
 from gridml.placement.files import registry
-from gridml.placement.files.edge_columns import EdgeList, EdgeReader, Libsvm, MatrixMarket
-from gridml.placement.files.grouping import OFFSETS, TARGETS, WEIGHT, gather, group
+from gridml.placement.files.edge_columns import (
+    OFFSETS,
+    TARGETS,
+    WEIGHT,
+    EdgeList,
+    EdgeReader,
+    Libsvm,
+    MatrixMarket,
+    gather,
+    group,
+)
 from gridml.placement.files.source import GraphSource
 from gridml.protocol.foreign import map_array
 

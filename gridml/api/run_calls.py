@@ -23,7 +23,7 @@ from gridml.model.loading import check_guarded
 from gridml.model.program import Program
 from gridml.protocol.foreign import one_line
 from master.state.options import BEGIN, RESUME, Described, described, fields_of, takes, values_of
-from master.store.run_names import claim_root
+from master.store.rundir import claim_root
 
 if TYPE_CHECKING:
     from master.ports.environment import Environment

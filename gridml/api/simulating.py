@@ -15,7 +15,7 @@ from gridml.model.loading import check_guarded
 from gridml.model.program import Program
 from master.backends.simulated_plugin import SimulationOptions, simulate_options
 from master.state.options import fields_of, takes, values_of
-from master.store.run_names import claim_root
+from master.store.rundir import claim_root
 
 if TYPE_CHECKING:
     from master.simulation.world import World

@@ -13,6 +13,7 @@ import io
 import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -143,14 +144,14 @@ def check_format(path: Path) -> None:
 
 def write(columns: Table, path: Path) -> None:
     """Write a table to a file whose format was checked. Raises UsageError if that fails."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         try:
-            with open(partial, "wb") as file:
+            with open(unfinished, "wb") as file:
                 _WRITERS[path.suffix.lower()](columns, file)
-            os.replace(partial, path)
+            os.replace(unfinished, path)
         finally:
-            partial.unlink(missing_ok=True)
+            unfinished.unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(
             f"{path} cannot be written: {error.strerror or error}. Name a file in a folder that exists and has room."
@@ -184,14 +185,6 @@ def _cells(values: Array) -> list[Any]:
     is_short = values.dtype.kind == "f" and values.dtype.itemsize < 8
     cells: list[Any] = (values.astype(str).astype(float) if is_short else values).tolist()
     return cells
-
-
-def _write_csv(columns: Table, file: IO[bytes]) -> None:
-    _write_text(columns, file, ",")
-
-
-def _write_tsv(columns: Table, file: IO[bytes]) -> None:
-    _write_text(columns, file, "\t")
 
 
 def _write_npz(columns: Table, file: IO[bytes]) -> None:
@@ -236,7 +229,7 @@ def _pyarrow() -> tuple[Any, Any]:
 
 _WRITERS: dict[str, Callable[[Table, IO[bytes]], None]] = {
     ".parquet": _write_parquet,
-    ".csv": _write_csv,
-    ".tsv": _write_tsv,
+    ".csv": partial(_write_text, delimiter=","),
+    ".tsv": partial(_write_text, delimiter="\t"),
     ".npz": _write_npz,
 }

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from gridml.cli import ami, manage, place, prepare, show, start
+from gridml.cli import ami, manage, place, start
 from gridml.cli.arguments import INTERRUPTED, JSON, add, echo, tolerate_closed_pipe, typer_command
 from gridml.errors import DataError, GridmlError, UsageError, UserCodeError
 from master.state.options import in_panels
@@ -108,17 +108,17 @@ def command_line() -> typer.Typer:
             for name, each in upkeep.items():
                 more.command(name, epilog=f"Example: {each.example}")(each.call)
             app.add_typer(more, name=plugin.name)
-    add(app, prepare.check)
+    add(app, start.check)
     add(app, typer_command(start.resume, in_panels(resume_options())))
     for command in (
-        show.status,
-        show.watch,
-        show.report,
-        show.export,
+        manage.status,
+        manage.watch,
+        manage.report,
+        manage.export,
         manage.cancel,
         manage.scale,
         manage.rollback,
-        prepare.plan,
+        start.plan,
     ):
         add(app, command)
     add(app, place.place)

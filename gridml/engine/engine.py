@@ -13,7 +13,7 @@ from types import MappingProxyType
 import numpy as np
 
 from gridml.aggregates.base import same_bits
-from gridml.caching.row_cache import Rebasing, ReplicatedRows
+from gridml.caching.master_copy import Rebasing, ReplicatedRows
 from gridml.engine import read_only
 from gridml.engine.devices import Device, device_fault_of
 from gridml.engine.look_ahead import LookAhead

@@ -31,8 +31,7 @@ from gridml.placement.base import (
     room,
 )
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.neighbours import Words, no_sets
-from gridml.placement.serving import serve, served
+from gridml.placement.serving import Words, no_sets, serve, served
 
 # A part takes a row only if it is ahead of the smallest part by less than this fraction of an even share, so that parts
 # grow together. Without this bound, a part ahead of the others would touch most columns of every row, and would take

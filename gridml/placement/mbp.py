@@ -33,7 +33,7 @@ from gridml.placement.base import (
     room,
 )
 from gridml.placement.bipartite import Bipartite, BothSides, Ids
-from gridml.placement.neighbours import DenseCounts, WeighedRows, dense_counts, enter, leave
+from gridml.placement.serving import DenseCounts, WeighedRows, dense_counts, enter, leave
 from gridml.placement.tsh import TshOptions, deal, infeasible, serve_greedily
 
 ALONE = -1  # the `group` of a row that is in no group yet

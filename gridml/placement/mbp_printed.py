@@ -42,8 +42,7 @@ from gridml.placement.base import (
 )
 from gridml.placement.bipartite import Bipartite, BothSides, Ids
 from gridml.placement.mbp import LEEWAY, SHRINKS, even_out
-from gridml.placement.neighbours import dense_counts
-from gridml.placement.serving import deal_unused
+from gridml.placement.serving import deal_unused, dense_counts
 
 ALONE = -1  # the `group` of a vertex that was not merged yet
 

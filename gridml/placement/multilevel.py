@@ -27,11 +27,19 @@ from numpy.typing import NDArray
 from gridml.placement.base import ALL_FEATURES, Counts, Options, Parts, Placement, check, options_of
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.bisection import bisect, coarsen, refine_pairs
-from gridml.placement.finishing import best, finish, pace_of, within_memory
 from gridml.placement.parsa import ParsaOptions, deal_out
 from gridml.placement.refine import MAX_PUSHES, Touches, anneal, falling, fit, sizes
 from gridml.placement.refine_kernel import Bounds
-from gridml.placement.refined import RefinedOptions, Variant, refinements, variants
+from gridml.placement.refined import (
+    RefinedOptions,
+    Variant,
+    best,
+    finish,
+    pace_of,
+    refinements,
+    variants,
+    within_memory,
+)
 from gridml.placement.serving import serve
 
 MIN_ROWS_PER_PART, MIN_ROWS = 30, 240  # minimum rows of the smallest graph, per part and in total

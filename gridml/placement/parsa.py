@@ -40,9 +40,8 @@ from gridml.placement.base import (
     options_of,
 )
 from gridml.placement.bipartite import MAX_COUNT, Bipartite, Ids
-from gridml.placement.neighbours import Words, no_sets, touched_by
 from gridml.placement.parsa_numbering import Block, forget, gather, keep, numbered
-from gridml.placement.serving import served
+from gridml.placement.serving import Words, no_sets, served, touched_by
 
 Costs = NDArray[np.signedinteger[Any]]
 # Entry b spreads the bits of b over eight bytes: byte j in memory is bit j of b. Added to a word of eight one-byte

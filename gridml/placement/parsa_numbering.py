@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gridml.codegen.compiled import compiled
 from gridml.placement.bipartite import Ids, Offsets
-from gridml.placement.neighbours import Words
+from gridml.placement.serving import Words
 
 DIGIT = 12  # maximum bits per round of the radix sort: a round writes to up to 2^DIGIT different places
 

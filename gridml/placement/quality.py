@@ -123,11 +123,11 @@ class Ghosts:
     in_order: Counts  #: parts of adjacent rows, as many each, in the order of the file's numbers
 
 
-def ghosts(graph: Bipartite, rows: Parts, parts: int) -> Counts:
-    """Return the ghosts of each part, int64 (parts,), by weight."""
-    sizes = np.ones(graph.columns, np.int64) if graph.column_weights is None else graph.column_weights
-    own = np.bincount(rows, sizes, parts).astype(np.int64)
-    return np.array([sizes[touches].sum() for touches in _touches(graph, rows, parts)]) - own
+def ghosts(graph: Bipartite, rows: Parts, parts: int, first: int = 0) -> Counts:
+    """Return the ghosts of each part, int64 (parts,), by weight. The vertex of row i is column `first` + i, which the
+    row touches."""
+    own = np.bincount(rows, graph.sizes[first : first + len(rows)], parts).astype(np.int64)
+    return np.array([graph.sizes[touches].sum() for touches in _touches(graph, rows, parts)]) - own
 
 
 def improvement(before: float, after: float) -> float:

@@ -39,12 +39,23 @@ from gridml.placement.base import (
     options_of,
 )
 from gridml.placement.bipartite import Bipartite, Weights
-from gridml.placement.finishing import EVENING, LOOSE, bounds_of, ends_of, within_memory
-from gridml.placement.neighbours import DenseCounts, WeighedRows, Words, dense_counts, enter, leave, sets_of
 from gridml.placement.parsa import ParsaOptions, deal_out
 from gridml.placement.refine import MAX_PUSHES, Touches, max_power, sizes
 from gridml.placement.refine_kernel import Aim, Bounds, Rooms, rise
-from gridml.placement.serving import SWEEPS, deal_unused, sweep, touching
+from gridml.placement.refined import EVENING, LOOSE, bounds_of, ends_of, within_memory
+from gridml.placement.serving import (
+    SWEEPS,
+    DenseCounts,
+    WeighedRows,
+    Words,
+    deal_unused,
+    dense_counts,
+    enter,
+    leave,
+    sets_of,
+    sweep,
+    touching,
+)
 
 
 @compiled

@@ -13,9 +13,8 @@ from scipy.sparse import csr_array
 
 from gridml.placement.base import Parts
 from gridml.placement.bipartite import Bipartite, Ids
-from gridml.placement.neighbours import sets_of
 from gridml.placement.parsa import ParsaOptions, deal_out
-from gridml.placement.serving import touching
+from gridml.placement.serving import sets_of, touching
 
 
 def sections(graph: Bipartite, rows: Parts, parts: int, each: int, seed: int) -> Parts:

@@ -43,8 +43,7 @@ from gridml.placement.base import (
     room,
 )
 from gridml.placement.bipartite import Bipartite, BothSides, Ids
-from gridml.placement.neighbours import Words, no_sets, sets_of
-from gridml.placement.serving import deal_unused, touching
+from gridml.placement.serving import Words, deal_unused, no_sets, sets_of, touching
 
 COST, BEFORE, AFTER = 0, 1, 2  # fields of an entry, see `_all_waiting`
 NO_ROW = -1  # no row; as a part: no part

@@ -25,8 +25,7 @@ from gridml.codegen.compiled import compiled
 from gridml.errors import UsageError
 from gridml.placement.base import DUAN, Counts, Options, Parts, Placement, check, options_of
 from gridml.placement.bipartite import Bipartite, BothSides, Ids
-from gridml.placement.neighbours import sets_of
-from gridml.placement.serving import deal_unused, touching
+from gridml.placement.serving import deal_unused, sets_of, touching
 
 Flags = NDArray[np.bool_]
 

@@ -1,6 +1,6 @@
 """Chunks of leases: cut from the graph on a grant, published for the worker, retracted when the lease ends.
 
-Rows that the worker has cached are left out (`master.caching.known_payloads`).
+Rows that the worker has cached are left out (`master.caching.known_rows`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gridml.model.graph import Graph
 from gridml.model.order import Ids, Touched, ascending
 from gridml.protocol import bundle
 from gridml.protocol.messages import CACHED_DIGITS, Lease
-from master.caching.known_payloads import CarriedFiles, CarriedPayloads
+from master.caching.known_rows import CarriedFiles, CarriedPayloads
 from master.leases.epochs import Epochs
 from master.state.lease_records import Footprint, LeaseState
 from master.store.spec import RunSpec

@@ -79,15 +79,14 @@ def _first(sides: Sequence[Side]) -> dict[str, int]:
 
 def ghosts(graph: Bipartite, sides: Sequence[Side], labels: NDArray[np.int32], parts: int) -> float | None:
     """Return the mean number of ghosts of a part; None if the vertices are not linked with one another."""
-    from gridml.placement.sections import overlap
+    from gridml.placement import quality
 
     own = next((side for side in sides if side.is_own), None)
     if own is None:
         return None
-    counted = np.zeros(graph.columns, np.int64)
-    counted[_first(sides)[own.type] :][: own.count] = 1
-    needed = np.diag(overlap(graph, labels, parts, counted)).sum()
-    return float(needed - own.count) / parts
+    first, counted = _first(sides)[own.type], np.zeros(graph.columns, np.int64)
+    counted[first:][: own.count] = 1
+    return float(quality.ghosts(graph.weighted(columns=counted), labels, parts, first).mean())
 
 
 def at_random(vertices: int, parts: int, seed: int) -> NDArray[np.int32]:

@@ -13,7 +13,7 @@ from chunk_model.fit import Selected, select
 from chunk_model.lifetime import Lifetime, LifetimeError
 from chunk_model.observations import ObservationError, Observations, read_csv
 from chunk_model.parse import parse
-from chunk_model.record import read_record
+from chunk_model.prices import read_record
 from chunk_model.traces import TraceError
 from gridml.errors import UsageError
 from master.backends.registry import read_settings

@@ -9,7 +9,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from gridml.carriers.base import MasterMailboxes
-from gridml.protocol.codec import BundleCodec, Codec
+from gridml.protocol.push import BundleCodec, Codec
 from master.evaluation.evaluator import Evaluator
 from master.evaluation.subprocess_evaluator import SubprocessEvaluator
 from master.ports.mailboxes import DaemonExecutor, run_mailboxes

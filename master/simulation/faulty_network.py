@@ -30,6 +30,14 @@ def on_time(payload: bytes) -> list[tuple[float, bytes]]:
     return [(0.0, payload)]
 
 
+@dataclass
+class NetworkTraffic:
+    """Counts of messages and replies."""
+
+    sent: int = 0
+    lost: int = 0  # those of which no copy arrives intact
+
+
 @dataclass(frozen=True)
 class Chances:
     """Probabilities of faults (0 to 1) for each payload, and the maximum delay."""

@@ -56,8 +56,8 @@ def result_of(world: World, root: Path) -> SimulationResult:
         decisions=decisions,
         master_s=world.master_s,
         world_s=world.world_s,
-        messages=world.messages,
-        lost=world.lost,
+        messages=world.workers.traffic.sent,
+        lost=world.workers.traffic.lost,
         sha256=sha256,
     )
 

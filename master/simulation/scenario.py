@@ -162,10 +162,23 @@ class ManyLives(Script):
 
 
 @dataclass(frozen=True)
-class Storms(Script):
-    """The script `base` with storms: each storm takes a random share of all machines at the same instant."""
+class _Changed(Script):
+    """The machines of the script `base`, with other lives."""
 
     base: Script
+
+    @property
+    def slots(self) -> int:
+        return self.base.slots
+
+    def machine(self, slot: int) -> str:
+        return self.base.machine(slot)
+
+
+@dataclass(frozen=True)
+class Storms(_Changed):
+    """The script `base` with storms: each storm takes a random share of all machines at the same instant."""
+
     every_s: float  # length of an interval; each has one storm, at a random time
     share: float  # expected share of the machines that a storm takes
     seed: int = 0
@@ -177,13 +190,6 @@ class Storms(Script):
             )
         if not MIN_STORM_SHARE <= self.share <= 1:
             raise UsageError(f"a storm takes a share {self.share} of the machines; expected {MIN_STORM_SHARE:g} to 1.")
-
-    @property
-    def slots(self) -> int:
-        return self.base.slots
-
-    def machine(self, slot: int) -> str:
-        return self.base.machine(slot)
 
     def life(self, slot: int, k: int, free_s: float = 0.0) -> PlannedLife | None:
         planned = self.base.life(slot, k, free_s)
@@ -220,23 +226,15 @@ class Storms(Script):
 
 
 @dataclass(frozen=True)
-class Absent(Script):
+class Absent(_Changed):
     """The script `base`, except that a share of the machines never becomes available."""
 
-    base: Script
     share: float  # share of the machines that never come
     seed: int = 0
 
     def __post_init__(self) -> None:
         if not 0 <= self.share < 1:
             raise UsageError(f"a share {self.share} of the machines never comes; expected 0 to below 1.")
-
-    @property
-    def slots(self) -> int:
-        return self.base.slots
-
-    def machine(self, slot: int) -> str:
-        return self.base.machine(slot)
 
     def life(self, slot: int, k: int, free_s: float = 0.0) -> PlannedLife | None:
         return None if slot in self._missing else self.base.life(slot, k, free_s)

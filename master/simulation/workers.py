@@ -16,16 +16,14 @@ from weakref import WeakValueDictionary
 
 from gridml.carriers.base import Forwarding, Heartbeat, MasterMailboxes, WorkerMailbox
 from gridml.protocol import bundle
-from gridml.protocol.codec import BundleCodec, Codec, InProcessPayload
 from gridml.protocol.messages import Failure, Push, Sync, to_json
 from gridml.protocol.payload import Payload
-from gridml.protocol.push import Array
+from gridml.protocol.push import Array, BundleCodec, Codec, InProcessPayload
 from gridml.protocol.worker_state import WorkerOptions
-from master.simulation.cost_only_worker import CostOnlyWorker
-from master.simulation.faulty_network import Delivery, FaultyNetwork, VirtualClock, on_time
+from master.simulation.cost_only_worker import CostOnlyWorker, Wire, WireCodec, extrapolated
+from master.simulation.faulty_network import Delivery, FaultyNetwork, NetworkTraffic, VirtualClock, on_time
 from master.simulation.scenario import Machine, Scenario
 from master.simulation.simulated import SimulatedWorker
-from master.simulation.wire import Wire, WireCodec, extrapolated
 
 Tensors = Mapping[str, Array]
 FieldPath = tuple[str, ...]  # (name,) in a sync, or (part, name) in its push or failure
@@ -166,16 +164,7 @@ class Workers(ABC):
     """All workers of a simulation. They are of the same kind, and outlive every master."""
 
     codec: Codec
-
-    @property
-    @abstractmethod
-    def sent(self) -> int:
-        """Messages and replies so far."""
-
-    @property
-    @abstractmethod
-    def lost(self) -> int:
-        """Messages and replies of which no copy arrives intact."""
+    traffic: NetworkTraffic
 
     @abstractmethod
     def mailboxes(self) -> MasterMailboxes:
@@ -222,17 +211,10 @@ class CostOnlyWorkers(Workers):
     def __init__(self, clock: VirtualClock, scenario: Scenario) -> None:
         self.codec = WireCodec()
         self.wire = Wire(clock, delivery_of(scenario), scenario.travel_s)
+        self.traffic = self.wire.traffic
         self.hostility = Hostility(scenario.wire_seed)
         self._clock = clock
         self._scenario = scenario
-
-    @property
-    def sent(self) -> int:
-        return self.wire.sent
-
-    @property
-    def lost(self) -> int:
-        return self.wire.lost
 
     def mailboxes(self) -> MasterMailboxes:
         return self.wire
@@ -280,19 +262,11 @@ class TrainingWorkers(Workers):
         self.network = FaultyNetwork(clock, self._deliver)
         self._delivery = delivery_of(scenario) or on_time
         self._scenario = scenario
-        self._sent = self._lost = 0
+        self.traffic = NetworkTraffic()
         self._clock = clock
         self._trainer = trainer
         # Weak references: the pool holds the live workers, and an ended worker is freed together with its replica.
         self._hired: WeakValueDictionary[str, TrainingWorker] = WeakValueDictionary()
-
-    @property
-    def sent(self) -> int:
-        return self._sent
-
-    @property
-    def lost(self) -> int:
-        return self._lost
 
     def mailboxes(self) -> MasterMailboxes:
         return _NotifyingMailboxes(self.network, self._wake, self._lived_s)
@@ -305,8 +279,8 @@ class TrainingWorkers(Workers):
     def _deliver(self, payload: bytes) -> Sequence[tuple[float, bytes]]:
         """Return the arrivals of a message, a reply or a chunk, as a `Delivery`."""
         arrivals = [(delay + self._scenario.travel_s, arrived) for delay, arrived in self._delivery(payload)]
-        self._sent += 1
-        self._lost += all(arrived != payload for _, arrived in arrivals)
+        self.traffic.sent += 1
+        self.traffic.lost += all(arrived != payload for _, arrived in arrivals)
         return arrivals
 
     def _lived_s(self, worker: str) -> float:

@@ -24,10 +24,10 @@ from master.evaluation.evaluator import InlineEvaluator
 from master.launch import resume, start
 from master.ports.environment import Environment
 from master.run import MasterRun
+from master.simulation.cost_only_worker import MergingTime, Wire
 from master.simulation.faulty_network import VirtualClock
 from master.simulation.scenario import CrashPoints, Machine, Scenario
 from master.simulation.simulated import Simulated, SimulatedPool, SimulatedWorker
-from master.simulation.wire import MergingTime, Wire
 from master.simulation.workers import CostOnlyWorkers, RealTrainer, TrainingWorkers, Workers
 from master.store.journal import Report
 from master.store.settings import Settings
@@ -193,16 +193,6 @@ class World:
         # The number of credited vertices, and (time, turns, lives, masters) at the check that first found this number.
         self._credited = 0
         self._credited_at = START_S, 0, 0, 0
-
-    @property
-    def messages(self) -> int:
-        """Messages and replies so far."""
-        return self.workers.sent
-
-    @property
-    def lost(self) -> int:
-        """Messages and replies of which no copy arrives intact."""
-        return self.workers.lost
 
     @property
     def wire(self) -> Wire:

@@ -1,10 +1,11 @@
-"""The run directory: the paths of a run's files, the lock of its master, the code sent to workers, facts of events.
+"""The run directory: default name, paths of a run's files, lock of its master, code sent to workers, facts of events.
 
 The facts of an event are the numbers and names in its text, for programs; docs/events.md lists them by topic.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import importlib.util
@@ -13,13 +14,16 @@ import math
 import os
 import re
 import shlex
+import shutil
 import socket
 import stat
+import time
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import islice
+from itertools import chain, count, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -315,3 +319,78 @@ def _bounded(value: Any) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     return value if value is None or isinstance(value, int) else printable(str(value), MAX_TEXT_CHARS)
+
+
+def default_root(program_name: str) -> Path:
+    """Return the default directory for a new run of a program, which does not exist yet."""
+    return next(root for root in _names(program_name) if not root.exists())
+
+
+@contextmanager
+def claim_root(named: Path | None, program_name: str) -> Iterator[Path]:
+    """Create a directory for a new run, or use the one that the user `named`. Raises UsageError.
+
+    Creation is atomic, so runs that begin in the same second get different directories. A new directory that is empty
+    on exit is removed. If an error occurs before the run has a ledger, the directory is removed with its content,
+    unless the user `named` it and it existed before.
+    """
+    if named is not None:
+        there = os.path.lexists(named)
+        try:
+            yield named
+        except BaseException:
+            if not there:
+                _remove_unbegun(named)
+            raise
+        return
+    first = not Path("runs").exists()
+    root = _made(program_name)
+    try:
+        yield root
+    except BaseException:
+        _remove_unbegun(root)
+        raise
+    finally:
+        with contextlib.suppress(OSError):  # in most cases it is not empty: it contains a run
+            root.rmdir()
+        with contextlib.suppress(OSError):
+            if first:
+                root.parent.rmdir()
+
+
+def _remove_unbegun(root: Path) -> None:
+    """Remove a directory without a ledger in which no other process is starting a run."""
+    with contextlib.suppress(OSError, ValueError), contextlib.ExitStack() as held:
+        if (
+            lock := root / "master.lock"
+        ).is_file():  # if another process holds it: BlockingIOError, which is suppressed
+            fcntl.flock(held.enter_context(lock.open()), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        run = RunDirectory(root)
+        if root.is_dir() and not any(map(os.path.lexists, (run.ledger, run.ledger_copy))):
+            shutil.rmtree(root)
+
+
+def _made(program_name: str) -> Path:
+    for root in _names(program_name):
+        try:
+            while True:
+                root.parent.mkdir(exist_ok=True)
+                with contextlib.suppress(FileNotFoundError):  # another run has just removed the parent
+                    root.mkdir()
+                    return root
+        except FileExistsError as error:
+            if root.parent.is_dir():
+                continue
+            raise _not_made(root, error) from error
+        except (OSError, ValueError) as error:
+            raise _not_made(root, error) from error
+    raise AssertionError  # `_names` is endless
+
+
+def _not_made(root: Path, error: Exception) -> UsageError:
+    return UsageError(f"the run directory {root} cannot be made: {error}. Name another with --run-dir.")
+
+
+def _names(program_name: str) -> Iterator[Path]:
+    usual = Path("runs") / f"{program_name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return chain([usual], (usual.with_name(f"{usual.name}-{number}") for number in count(2)))

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from gridml.carriers.base import MasterMailboxes, Message
 from gridml.protocol import bundle
-from gridml.protocol.codec import Codec, MalformedPush
 from gridml.protocol.foreign import described, printable
-from gridml.protocol.push import NOTHING
+from gridml.protocol.push import NOTHING, Codec, MalformedPush
 from master.ports.mailboxes import MessageLimits
 from master.state.failures import GiveUpReason
 from master.state.worker_records import WorkerRecord, WorkerTable

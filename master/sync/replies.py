@@ -22,10 +22,9 @@ from gridml.carriers.base import MasterMailboxes
 from gridml.engine.pace import PaceFacts, TypicalCosts, choose_pace, poll_interval_s
 from gridml.model.order import Touched, union, without
 from gridml.model.vertex import describe
-from gridml.protocol.codec import Codec
 from gridml.protocol.compression import BFLOAT16
 from gridml.protocol.messages import MAX_PUSH_INTERVAL_S, NO_PUSH, Copies, Pace, Reply, Stored, Verdict
-from gridml.protocol.push import ReplicaPart
+from gridml.protocol.push import Codec, ReplicaPart
 from master.leases.leases import Leases
 from master.leases.sizing import merging_s, push_at_least_s
 from master.state.lease_records import LeaseState

@@ -17,7 +17,7 @@ from master.store.rundir import RunStatus
 from master.store.schema import read_recent
 from master.store.spec import FACT
 from master.telemetry.worth import KeptTraining, WorthFacts, worth
-from master.views.distrust import (
+from master.views.report_parts import (
     AvoidedMachine,
     QuarantinedWorker,
     now_avoided,

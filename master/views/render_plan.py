@@ -17,8 +17,7 @@ from gridml.placement.base import COLUMN_WEIGHTS, STAR
 from gridml.placement.quality import Ghosts, Quality, improvement
 from master.leases.sizing import merging_s
 from master.placing.placing import PlannedPlacement
-from master.planning.master_load import MasterLoad
-from master.planning.plan import Plan
+from master.planning.plan import MasterLoad, Plan
 from master.views.console import PlainConsole
 from master.views.render import duration, grid, in_units, table
 

@@ -30,7 +30,6 @@ from master.store.reader import (
 from master.store.rundir import ORPHANED, RunStatus
 from master.store.schema import read_by_epoch
 from master.store.settings import Settings
-from master.views.distrust import read_altered, read_avoided_machines, read_quarantined
 from master.views.money import read_money
 from master.views.progress import measured_goodput, read_choices, read_worth
 from master.views.render import as_text
@@ -47,6 +46,9 @@ from master.views.report_parts import (
     RunRequest,
     RunSpeed,
     Troubles,
+    read_altered,
+    read_avoided_machines,
+    read_quarantined,
 )
 
 Ints = NDArray[np.int64]

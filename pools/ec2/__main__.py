@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from pools.ec2 import inside, root
+from pools.ec2 import control, root
 from pools.ec2.machine import NoLocalEc2, unavailable
 
 app = typer.Typer(help="A local EC2 whose instances really boot.", no_args_is_help=True, add_completion=False)
@@ -29,7 +29,7 @@ def make_root() -> None:
 
 @app.command(epilog="Example: python -m pools.ec2 run -- gridml launch examples/mnist.py --instances 4")
 def run(
-    command: Annotated[list[str], typer.Argument(help="Command to run inside, after --.")],
+    command: Annotated[list[str], typer.Argument(help="Command to run control, after --.")],
     folder: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the consoles, which is kept.")] = None,
 ) -> None:
     """Run a command inside a local EC2, which boto3 finds by AWS_ENDPOINT_URL. Everything is removed afterwards."""
@@ -37,7 +37,7 @@ def run(
     made = root.prepare(say=lambda said: typer.echo(said, err=True))
     with tempfile.TemporaryDirectory(prefix="gridml-ec2-") as own:
         place = (folder or Path(own)).resolve()
-        done = subprocess.run(inside.command(made, place, command), env=inside.environment())
+        done = subprocess.run(control.command(made, place, command), env=control.environment())
     sys.exit(done.returncode)
 
 

@@ -1,6 +1,6 @@
 """A local EC2: moto's instances, booted as guests, with a metadata service and the interruptions of a provider.
 
-Requires network, mount and process namespaces of its own (`machine.ALONE`).
+Requires machine, mount and process namespaces of its own (`machine.ALONE`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from pools.ec2 import network
+from pools.ec2 import machine
 from pools.ec2.api import PORT, Api, SpotPrices
 from pools.ec2.instances import ACCOUNT, ASKED, REGION, SWITCHED_OFF, TAKEN, Ground, GuestInstance, when
 from pools.ec2.metadata_service import ImdsServer, InstanceFacts, Signatory
 from pools.ec2.root import Root
 
-URL = f"http://{network.GATEWAY}:{PORT}"
+URL = f"http://{machine.GATEWAY}:{PORT}"
 POLL_S = 0.1  # between two comparisons of guests with moto's instances
 POWER_OFF_S = 20.0  # time for a guest to power off before it is killed
 NOTICE_S = 120.0  # time between EC2's notice of a spot interruption and the interruption
@@ -83,7 +83,7 @@ class GuestCloud:
         self._api.refuse(times)
 
     def mute(self, times: int) -> None:
-        """Boot the next `times` instances without a network, so that they never enrol."""
+        """Boot the next `times` instances without a machine, so that they never enrol."""
         self._mute += times
 
     # --- the controller
@@ -96,7 +96,7 @@ class GuestCloud:
         from werkzeug.serving import make_server
 
         self._ground.consoles.mkdir(parents=True, exist_ok=True)
-        network.lay()
+        machine.lay()
         signatory = Signatory()
         self.certificate.write_text(signatory.certificate)
         # These are moto's own objects, so moto's API and this controller change the same records.
@@ -104,11 +104,11 @@ class GuestCloud:
         self.image = _image(self._moto)
         self._api = Api(DomainDispatcherApplication(create_backend_app), SpotPrices(), self.happened)
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
-        calls = make_server(network.GATEWAY, PORT, self._api, threaded=True, request_handler=MotoRequestHandler)
+        calls = make_server(machine.GATEWAY, PORT, self._api, threaded=True, request_handler=MotoRequestHandler)
         stop = threading.Event()
         threads = [threading.Thread(target=calls.serve_forever), threading.Thread(target=self._keep, args=(stop,))]
         try:
-            with ImdsServer((network.IMDS, 80), self._facts_at, signatory.sign).running():
+            with ImdsServer((machine.IMDS, 80), self._facts_at, signatory.sign).running():
                 for thread in threads:
                     thread.start()
                 self.happened("the cloud is up")

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pools.ec2 import network
+from pools.ec2 import machine
 from pools.ec2.guest import Guest
 from pools.ec2.metadata_service import InstanceFacts
 
@@ -85,7 +85,7 @@ class GuestInstance:
         with self._ending:
             if self._ended:
                 return
-            place = network.plug(self._namespace, self.address, connected=not self._mute)
+            place = machine.plug(self._namespace, self.address, connected=not self._mute)
             memory, console = self._ground.memory / self.id, self._ground.consoles / f"{self.id}.console"
             self._guest = Guest(self._name, self._ground.layers, memory, place, console)
         self._happened("boots with its network cut" if self._mute else "boots", self.id)
@@ -105,7 +105,7 @@ class GuestInstance:
                 if patience_s:
                     guest.power_off(patience_s)
                 guest.kill()
-                self._tidy(lambda: network.unplug(self._namespace))
+                self._tidy(lambda: machine.unplug(self._namespace))
             self._record_end(reason)
         self._happened(word, self.id)
         if guest is not None:

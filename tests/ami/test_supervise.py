@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from ami.daemon import supervise
 from ami.decisions import EventQueue, LeaveInstance, WorkerExited
-from ami.supervise import supervise
 
 pytestmark = pytest.mark.real
 

@@ -88,6 +88,14 @@ def test_arguments_exclude_self_and_commands_are_recognised() -> None:
     assert functions == {"m.A.f": (4, False), "m.A.s": (1, False), "m.c": (1, True)}
 
 
+def test_compiled_loops_may_have_long_signatures(house: House) -> None:
+    signature = "(a, b, c, d, e, f, g, h): ..."
+    (house.root / "master" / "loops.py").write_text(f"@compiled\ndef fast{signature}\ndef slow{signature}\n")
+    again = House(house.root)
+    assert [function.place for function in again.long_signatures()] == ["master.loops.slow"]
+    assert {row["count"]: row.get("now") for row in rows({"now": again})}["functions with more than 6 arguments"] == 3
+
+
 def test_statements_are_counted_without_what_surrounds_them() -> None:
     lines = ['"""What it is."""', "", "import json", "# why", "values = [", "    1,", "]", "def f():"]
     lines += ['    """Say."""', '    return """a', 'b"""']

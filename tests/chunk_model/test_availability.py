@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunk_model.record import parse_json
+from chunk_model.prices import parse_json
 from chunk_model.traces import MAX_COUNT, Life, TraceError, count_lives, parse_counts
 
 

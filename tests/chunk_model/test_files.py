@@ -12,7 +12,7 @@ import pytest
 
 from chunk_model import traces
 from chunk_model.observations import read_csv
-from chunk_model.record import read_record
+from chunk_model.prices import read_record
 from chunk_model.traces import UnreadableError, text_of
 
 Pack = Callable[[bytes], bytes]

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from chunk_model.prices import AWS, COLUMNS, price_steps, read_prices
-from chunk_model.record import read_record
+from chunk_model.prices import AWS, COLUMNS, price_steps, read_prices, read_record
 from chunk_model.traces import TraceError
 
 

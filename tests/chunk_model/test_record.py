@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chunk_model.record import FORMATS, read_record
+from chunk_model.prices import FORMATS, read_record
 from chunk_model.traces import TraceError
 
 EVENTS = "0,add,a\n0,add,b\n90000,remove,a\n"

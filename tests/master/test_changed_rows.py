@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import gridml
-from gridml.caching.row_cache import ReplicatedRows
+from gridml.caching.master_copy import ReplicatedRows
 from gridml.protocol import changes
 from gridml.protocol.changes import ChangedElements
 from gridml.protocol.push import ChangedRows, Changes, PushContent, ReplicaPart, RowValues

@@ -113,7 +113,7 @@ def test_the_same_bits_for_any_number_of_workers(name: str, workers: int, shared
 def test_the_same_bits_whatever_dies(name: str, seed: int, shared: Path, tmp_path: Path) -> None:
     root = tmp_path / "run"
     world = play(written(tmp_path, name, 0), root, troubled(5, seed), 5, spot_checks=0.2 * (seed % 2))
-    assert world.pool.tally.kills > 3 and world.masters > 1 and world.lost > 0
+    assert world.pool.tally.kills > 3 and world.masters > 1 and world.workers.traffic.lost > 0
     assert state(root, *HOME[name]) == quiet(shared, name)
     verify_ticks(root, 0)
 

@@ -15,10 +15,9 @@ from chunk_model.families import Exponential
 from chunk_model.goodput import Costs
 from gridml.caching.master_copy import MasterCopy
 from gridml.protocol import bundle
-from gridml.protocol.codec import BundleCodec
 from gridml.protocol.messages import Reply
 from gridml.protocol.payload import Payload
-from gridml.protocol.push import PushContent, ReplicaPart
+from gridml.protocol.push import BundleCodec, PushContent, ReplicaPart
 from master.backends.script import Script, ScriptedLives, Steady
 from master.simulation.faulty_network import Chances
 from master.simulation.result import verify_credits

@@ -19,9 +19,8 @@ from gridml.model.chunk import Chunk, cut
 from gridml.model.loading import load
 from gridml.model.program import Program
 from gridml.protocol import bundle
-from gridml.protocol.codec import InProcessPayload, in_process_payload
 from gridml.protocol.messages import NO_PUSH, Lease, Pace, Reply, Sync, Verdict, sync_from, to_json
-from gridml.protocol.push import ReplicaPart
+from gridml.protocol.push import InProcessPayload, ReplicaPart, in_process_payload
 from gridml.protocol.worker_state import WorkerOptions
 from master.simulation import cost_only_worker
 from master.simulation.cost_only_worker import CostOnlyWorker

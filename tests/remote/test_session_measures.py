@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import gridml
-from gridml.caching.row_cache import Rebasing, ReplicatedRows
+from gridml.caching.master_copy import Rebasing, ReplicatedRows
 from gridml.carriers.base import WorkerMailbox
 from gridml.engine.engine import Engine, Snapshot
 from gridml.model.stepping import Stepping

@@ -111,7 +111,7 @@ def test_sixteen_workers_converge_under_evictions_faults_and_crashes(tmp_path: P
     assert verify_credits(root).credited == 3000
     assert world.pool.tally.kills > 20
     assert world.masters > 1
-    assert world.lost > 0
+    assert world.workers.traffic.lost > 0
     (metrics,) = asked(root, "SELECT metrics FROM epochs WHERE epoch = 2")
     accuracy = json.loads(metrics)["accuracy"]
     assert accuracy > 0.97

@@ -1,25 +1,30 @@
-"""Edges with values and ids, read from text in blocks: lists of edges, Matrix Market and libsvm.
+"""Edges with values and ids, read from text in blocks, and grouped by row on disk.
 
 Unlike the readers in `text_formats`, which give `gridml place` the shape of a graph, these keep the value of each edge
 and the ids of rows and columns, and no edges: a block's edges are yielded as records, so that memory holds a block and
 what there is for each row and column. Errors are UsageError and name the file and the line.
+
+Records are written to one file as they come, and then distributed to files of consecutive rows, each of which fits into
+memory and is sorted there (a bucket sort). Edges of a row keep the order in which they came.
 """
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from gridml.errors import UsageError
-from gridml.placement.bipartite import MAX_COUNT
 from gridml.placement.files import scan, scan_columns
 from gridml.placement.files.source import GraphSource, TextBlock
-from gridml.placement.files.text_formats import matrix_kind, size_line
+from gridml.placement.files.text_formats import libsvm_blocks, matrix_blocks
 
 Array = NDArray[Any]
 MAX_ID_BYTES = 255
@@ -75,6 +80,21 @@ class EdgeReader(ABC):
             what = f"a {whole} number that {dtype} holds"
             raise self._wrong(block, starts[at], ends[at], what)
         return kept
+
+    def made(self, block: TextBlock, rows: Array, columns: Array, places: Array | None) -> Array:
+        """Return the records of edges whose values stand in these places (n, 2); None: they have none."""
+        records = np.empty(len(rows), record_of(None if places is None else self.value))
+        records[ROW], records[COLUMN] = rows, columns
+        if places is not None:
+            values = self.numbers(block, places, self.value or np.dtype(np.float64), self._expected)
+            if self.value is not None:
+                records[VALUE] = values
+        return records
+
+    @property
+    def _expected(self) -> str:
+        """What a value must be."""
+        return "a number, the value"
 
     def _wrong(self, block: TextBlock, start: int, end: int, expected: str) -> UsageError:
         got = repr(block.shown(bytes(block.text[start:end]))) if end > start else "nothing"
@@ -220,21 +240,17 @@ class EdgeList(EdgeReader):
             }[mistake]
             raise self.source.wrong(f"got {block.word(at + wrong)} ...; {said}", block.line(at + wrong))
         starts, ends = starts[:lines] + np.int32(at), ends[:lines] + np.int32(at)
-        records = np.empty(lines, record_of(self.value if len(wanted) > 2 else None))
-        for place, (name, interner) in enumerate(zip((ROW, COLUMN), interners, strict=True)):
+        numbered = []
+        for place, interner in enumerate(interners):
             first, last = np.ascontiguousarray(starts[:, place]), np.ascontiguousarray(ends[:, place])
             lengths = last - first
             bad = (lengths == 0) | (lengths > MAX_ID_BYTES)
             if bad.any():
                 which = int(bad.argmax())
                 raise self._wrong(block, first[which], last[which], f"an id of 1 to {MAX_ID_BYTES} bytes")
-            records[name] = interner.numbered(block.text, first, last)
-        if len(wanted) > 2:
-            places = np.stack([starts[:, 2], ends[:, 2]], axis=1)
-            values = self.numbers(block, places, self.value or np.dtype(np.float64), self._expected)
-            if self.value is not None:
-                records[VALUE] = values
-        return records
+            numbered.append(interner.numbered(block.text, first, last))
+        places = np.stack([starts[:, 2], ends[:, 2]], axis=1) if len(wanted) > 2 else None
+        return self.made(block, numbered[0], numbered[1], places)
 
     @property
     def _expected(self) -> str:
@@ -258,60 +274,14 @@ class MatrixMarket(EdgeReader):
     """A coordinate matrix: rows, columns and values as the file numbers them, from 1."""
 
     def records(self) -> Iterator[Array]:
-        size: list[int] | None = None
-        values, symmetry, left, block = 0, "", 0, None
-        for block in self.blocks():
-            at = 0
-            if not block.before:
-                values, symmetric = matrix_kind(self.source, block)
-                symmetry = bytes(block.text[: scan.past_line(block.text, 0)]).lower().split()[4].decode()
-                if values > 1:
-                    raise self.source.wrong("got complex values; expected real ones, integers or a pattern", 1)
-                symmetry = symmetry if symmetric else ""
-            if size is None:
-                at, size = size_line(self.source, block, at, (3,), _SIZE)
-                if size is None:
-                    continue
-                left, self.rows, self.columns = size[2], Endpoints(size[0]), Endpoints(size[1])
-                self.source.check_size(size[0], size[1], size[2])
-            records = self._parsed(block, at, 2 + values, size)
-            left -= len(records)
-            if left < 0:
-                raise self.source.wrong(f"has more than the {size[2]:,} entries that the line of its size says")
-            yield records if not symmetry else _mirrored(records, symmetry)
-        if size is None:
-            raise self.source.wrong(f"has no line of its size; expected {_SIZE}")
-        if left:
-            raise self.source.wrong(f"ends here; expected {left:,} more entries, as the line of its size says")
-
-    def _parsed(self, block: TextBlock, at: int, width: int, size: list[int]) -> Array:
-        text = block.text[at:]
-        starts, ends = np.empty((2, int(np.count_nonzero(text == scan.NEWLINE)), width), np.int32)
-        wanted = np.arange(width)
-        lines, wrong, mistake = scan_columns.split(text, scan_columns.SPACE, wanted, width, starts, ends)
-        if mistake:
-            said = "a row, a column" + (" and a value" if width > 2 else ", and no value, as the first line says")
-            raise self.source.wrong(f"got {block.word(at + wrong)} ...; expected {said}", block.line(at + wrong))
-        places = np.stack([starts[:lines], ends[:lines]], axis=2) + np.int32(at)
-        has_value = width > 2 and self.value is not None
-        records = np.empty(lines, record_of(self.value if has_value else None))
-        for side, name in enumerate((ROW, COLUMN)):
-            found = self.numbers(block, places[:, side], np.dtype(np.int64), f"a {name}, a whole number")
-            bad = (found < 1) | (found > size[side])
-            if bad.any():
-                which = int(bad.argmax())
-                raise self._wrong(
-                    block, places[which, side, 0], places[which, side, 1], f"a {name} from 1 to {size[side]:,}"
-                )
-            records[name] = found - 1
-        if width > 2:
-            values = self.numbers(block, places[:, 2], self.value or np.dtype(np.float64), "a number, the value")
-            if self.value is not None:
-                records[VALUE] = values
-        return records
-
-
-_SIZE = f"the numbers of rows, columns and entries, the first two up to {MAX_COUNT:,}"
+        for block in matrix_blocks(self.source, self.blocks(), values=True):
+            if block.values > 1:
+                raise self.source.wrong("got complex values; expected real ones, integers or a pattern", 1)
+            self.rows, self.columns = Endpoints(block.size[0]), Endpoints(block.size[1])
+            self.source.check_size(*block.size)
+            places = block.places if block.values else None
+            records = self.made(block.text, block.rows, block.columns, places)
+            yield records if not block.symmetry else _mirrored(records, block.symmetry)
 
 
 def _mirrored(records: Array, symmetry: str) -> Array:
@@ -323,36 +293,91 @@ def _mirrored(records: Array, symmetry: str) -> Array:
     return np.concatenate([records, other])
 
 
-_INDEX = f"an index of 1 to {MAX_COUNT:,}. Add 1 to each if they count from 0"
-
-
 @dataclass
 class Libsvm(EdgeReader):
     """Rows in the order of their lines, `label index:value ...`; indices count from 1."""
 
     def records(self) -> Iterator[Array]:
         rows = width = 0
-        for block in self.blocks():
-            text = block.text
-            most = int(np.count_nonzero(text == scan.NEWLINE)), int(np.count_nonzero(text == scan.COLON))
-            labels, ends = np.empty((most[0], 2), np.int32), np.empty(most[0], np.int64)
-            indices, values = np.empty((2, most[1], 2), np.int32)
-            count, entries, at, mistake = scan_columns.pairs(text, labels, ends, indices, values)
-            if mistake:
-                said = "a number, the label," if mistake == scan_columns.LABEL else "index:value, such as 3:0.5"
-                raise self.source.wrong(f"got {block.word(at)}; expected {said}", block.line(at))
-            self.labels.append(self.numbers(block, labels[:count], np.dtype(np.float64), "a number, the label"))
-            index = self.numbers(block, indices[:entries], np.dtype(np.int64), "an index, a whole number")
-            bad = (index < 1) | (index > MAX_COUNT)
-            if bad.any():
-                which = int(bad.argmax())
-                raise self._wrong(block, indices[which, 0], indices[which, 1], _INDEX)
-            held = self.numbers(block, values[:entries], self.value or np.dtype(np.float64), "a number, the value")
-            records = np.empty(entries, record_of(self.value))
-            records[ROW] = np.repeat(np.arange(rows, rows + count), np.diff(ends[:count], prepend=0))
-            records[COLUMN] = index - 1
-            if self.value is not None:
-                records[VALUE] = held
-            rows, width = rows + count, max(width, int(index.max(initial=0)))
+        for block in libsvm_blocks(self.source, self.blocks(), values=True):
+            assert block.labels is not None
+            self.labels.append(self.numbers(block.text, block.labels, np.dtype(np.float64), "a number, the label"))
+            count = len(block.ends)
+            of_rows = np.repeat(np.arange(rows, rows + count), np.diff(block.ends, prepend=0))
+            rows, width = rows + count, max(width, int(block.columns.max(initial=-1)) + 1)
             self.rows, self.columns = Endpoints(rows), Endpoints(width)
-            yield records
+            yield self.made(block.text, of_rows, block.columns, block.values)
+
+
+BUCKET_RECORDS = 1 << 18  # sorted at once, or those of one row if they are more
+MAX_BUCKETS = 256  # files that are open at once; beyond, buckets are larger
+_RECORDS = "records"
+OFFSETS, TARGETS, WEIGHT = "offsets.npy", "targets.npy", "weight.npy"
+
+
+def gather(folder: Path, records: Iterable[Array]) -> np.dtype[Any] | None:
+    """Write records to a file of the folder, as they come. Return their dtype; None if there are none."""
+    dtype = None
+    with (folder / _RECORDS).open("wb") as file:
+        for part in records:
+            part.tofile(file)
+            dtype = part.dtype if len(part) else dtype
+    return dtype
+
+
+def group(folder: Path, rows: Endpoints, columns: Endpoints, dtype: np.dtype[Any]) -> int:
+    """Sort the records of `gather` by row, and write `OFFSETS`, `TARGETS` and, if they have values, `WEIGHT` into the
+    folder. Return the number of edges."""
+    path = folder / _RECORDS
+    degrees = np.zeros(rows.count, np.int64)
+    for part in _parts(path, dtype):
+        degrees += np.bincount(_ranked(part[ROW], rows), minlength=rows.count)
+    offsets = np.concatenate([[0], np.cumsum(degrees)])
+    np.save(folder / OFFSETS, offsets)
+    total = int(offsets[-1])
+    size = max(BUCKET_RECORDS, -(-total // MAX_BUCKETS))
+    # The last row of each bucket: the first at which it is full.
+    ends = np.unique(np.searchsorted(offsets[1:], np.arange(size, total, size)))
+    buckets = [folder / f"bucket-{number}" for number in range(len(ends) + 1)]
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(bucket.open("wb")) for bucket in buckets]
+        for part in _parts(path, dtype):
+            ranked = part.copy()
+            ranked[ROW], ranked[COLUMN] = _ranked(part[ROW], rows), _ranked(part[COLUMN], columns)
+            bucket = np.searchsorted(ends, ranked[ROW])
+            order = np.argsort(bucket, kind="stable")
+            borders = np.searchsorted(bucket[order], np.arange(len(files) + 1))
+            for file, first, last in zip(files, borders[:-1], borders[1:], strict=True):
+                ranked[order[first:last]].tofile(file)
+    path.unlink()
+    _write(folder, buckets, dtype, total)
+    return total
+
+
+def _write(folder: Path, buckets: list[Path], dtype: np.dtype[Any], total: int) -> None:
+    """Sort each bucket, append it to the arrays, and remove it."""
+    with contextlib.ExitStack() as stack:
+        outputs: dict[str, IO[bytes]] = {}
+        for name, path in ((COLUMN, TARGETS), (VALUE, WEIGHT)):
+            if name not in (dtype.names or ()):
+                continue
+            file = outputs[name] = stack.enter_context((folder / path).open("wb"))
+            header = {"descr": npy.dtype_to_descr(dtype[name]), "fortran_order": False, "shape": (total,)}
+            npy.write_array_header_1_0(file, header)
+        for bucket in buckets:
+            records = np.fromfile(bucket, dtype)
+            bucket.unlink()
+            order = np.argsort(records[ROW], kind="stable")
+            for name, file in outputs.items():
+                records[name][order].tofile(file)
+
+
+def _parts(path: Path, dtype: np.dtype[Any]) -> Iterator[Array]:
+    """Yield the records of a file. They are read, not mapped: pages of a mapped file count as memory of a process."""
+    with path.open("rb") as file:
+        while len(part := np.fromfile(file, dtype, BUCKET_RECORDS)):
+            yield part
+
+
+def _ranked(numbers: Array, side: Endpoints) -> Array:
+    return numbers if side.rank is None else side.rank[numbers]

@@ -17,6 +17,7 @@ from gridml.placement.bipartite import MAX_COUNT
 Ids = NDArray[np.int32]
 Numbers = NDArray[np.int64]
 Text = NDArray[np.uint8]
+Places = NDArray[np.int32]  # (n, 2) where each piece of the text starts and ends
 
 # The kinds of mistakes; OK stands for none.
 OK, LABEL, PAIR, INDEX, VALUE, NUMBER, TOO_LARGE, TOO_LONG, TOO_MANY, MORE, FEWER = range(11)
@@ -37,9 +38,12 @@ _NAN, _NA, _INF, _INFINITY = (_letters(word) for word in (b"nan", b"na", b"inf",
 
 
 @compiled
-def libsvm(text: Text, ends: Numbers, columns: Ids) -> tuple[int, int, int, int]:
+def libsvm(
+    text: Text, ends: Numbers, columns: Ids, labels: Places | None, values: Places | None
+) -> tuple[int, int, int, int]:
     """Parse lines of `label index:value ...`. Write the columns of all rows, counted from 0, into `columns`. Write
-    the position in `columns` at which each row ends into `ends`. Blank lines and comments are not rows.
+    the position in `columns` at which each row ends into `ends`. Blank lines and comments are not rows. Where they are
+    given, write the place of each row's label into `labels`, and that of each value into `values`.
 
     Return the number of rows and edges, the position of a mistake, and its kind.
     """
@@ -49,6 +53,8 @@ def libsvm(text: Text, ends: Numbers, columns: Ids) -> tuple[int, int, int, int]
         indented, at = begin > at, begin
         if text[at] != NEWLINE and text[at] != HASH:
             # A line can have several labels; an indented line can have none.
+            if labels is not None:
+                labels[rows] = begin
             if not (indented and text[_past_blanks(text, _past_whole(text, at))] == COLON):
                 while True:
                     after = _past_value(text, at)
@@ -60,9 +66,11 @@ def libsvm(text: Text, ends: Numbers, columns: Ids) -> tuple[int, int, int, int]
                     at += 1
                 if not (_separates(text[at]) or text[at] == HASH):
                     return rows, edges, begin, LABEL
+            if labels is not None:
+                labels[rows, 1] = at
             at = _past_blanks(text, at)
             while text[at] != NEWLINE and text[at] != HASH:
-                begin = at
+                begin, entry = at, edges
                 if text[at] == 113 and text[at + 1] == 105 and text[at + 2] == 100 and text[at + 3] == COLON:  # qid:
                     at += 3
                 else:
@@ -79,6 +87,8 @@ def libsvm(text: Text, ends: Numbers, columns: Ids) -> tuple[int, int, int, int]
                 after = _past_value(text, at)
                 if after == at or not (_separates(text[after]) or text[after] == HASH):
                     return rows, edges, begin, VALUE
+                if values is not None and edges > entry:
+                    values[entry, 0], values[entry, 1] = at, after
                 at = _past_blanks(text, after)
             ends[rows] = edges
             rows += 1
@@ -151,10 +161,18 @@ def _ends_fields(byte: int) -> bool:
 
 @compiled
 def coordinates(
-    text: Text, at: int, entries: int, rows: int, columns: int, values: int, first: Ids, second: Ids
+    text: Text,
+    at: int,
+    entries: int,
+    shape: tuple[int, int],
+    values: int,
+    first: Ids,
+    second: Ids,
+    places: Places | None,
 ) -> tuple[int, int, int]:
     """Parse up to `entries` lines of a row, a column and `values` values. Rows and columns count from 1 in the text,
-    and from 0 in the result. Blank lines and comments are skipped; more lines are a mistake.
+    and from 0 in the result. Blank lines and comments are skipped; more lines are a mistake. Where they are given,
+    write the place of each entry's value into `places`.
 
     Return the number of lines, the position of a mistake, and its kind.
     """
@@ -169,7 +187,7 @@ def coordinates(
                 if at == begin or not _separates(text[at]):
                     return count, begin, NUMBER
                 number = _whole(text, begin, at)
-                if not 1 <= number <= (columns if place else rows):
+                if not 1 <= number <= shape[place]:
                     return count, begin, INDEX
                 if place:
                     second[count] = number - 1
@@ -180,6 +198,8 @@ def coordinates(
                 begin, at = at, _past_value(text, at)
                 if at == begin or not _separates(text[at]):
                     return count, begin, VALUE
+                if places is not None:
+                    places[count, 0], places[count, 1] = begin, at
                 at = _past_blanks(text, at)
             if text[at] != NEWLINE:
                 return count, at, TOO_LONG

@@ -19,8 +19,8 @@ Places = NDArray[np.int32]
 Array = NDArray[Any]
 
 # The kinds of mistakes; OK stands for none.
-OK, COLUMNS, QUOTE, LABEL, PAIR = range(5)
-TAB, NEWLINE, SPACE, HASH, PERCENT, PLUS, COMMA, MINUS, POINT, ZERO, NINE, COLON, QUOTES = b'\t\n #%+,-.09:"'
+OK, COLUMNS, QUOTE = range(3)
+TAB, NEWLINE, SPACE, HASH, PERCENT, PLUS, MINUS, POINT, ZERO, NINE, QUOTES = b'\t\n #%+-.09"'
 _LOWER = 0x20  # the bit that makes an ASCII letter lower case
 POWERS = np.array([10.0**power for power in range(23)])  # those that float64 holds exactly
 _EXACT = 2**53  # integers below are exact in float64
@@ -75,46 +75,6 @@ def split(
         count += 1
         at += 1
     return count, -1, OK
-
-
-@compiled
-def pairs(
-    text: Text, labels: Places, ends: NDArray[np.int64], indices: Places, values: Places
-) -> tuple[int, int, int, int]:
-    """Find the parts of lines of `label index:value ...`. Write start and end of each row's label into `labels`
-    (rows, 2), of each index into `indices` (entries, 2) and of each value into `values`, and the number of entries
-    before each row's end into `ends`. Blank lines, comments and qid:... are skipped.
-
-    Return the number of rows and entries, the position of a mistake, and its kind.
-    """
-    at, rows, entries = 0, 0, 0
-    while at < len(text):
-        at = _past_blanks(text, at, SPACE)
-        if text[at] == NEWLINE or text[at] == HASH:
-            at = _past_line(text, at)
-            continue
-        after = _past_word(text, at)
-        for place in range(at, after):
-            if text[place] == COLON:
-                return rows, entries, at, LABEL
-        labels[rows, 0], labels[rows, 1] = at, after
-        at = _past_blanks(text, after, SPACE)
-        while text[at] != NEWLINE and text[at] != HASH:
-            after = _past_word(text, at)
-            colon = at
-            while colon < after and text[colon] != COLON:
-                colon += 1
-            if colon == at or colon + 1 >= after:
-                return rows, entries, at, PAIR
-            if not (colon == at + 3 and text[at] == 113 and text[at + 1] == 105 and text[at + 2] == 100):  # qid
-                indices[entries, 0], indices[entries, 1] = at, colon
-                values[entries, 0], values[entries, 1] = colon + 1, after
-                entries += 1
-            at = _past_blanks(text, after, SPACE)
-        ends[rows] = entries
-        rows += 1
-        at = _past_line(text, at)
-    return rows, entries, -1, OK
 
 
 @compiled
@@ -229,13 +189,6 @@ def spread(arena: Text, offsets: NDArray[np.int64], out: NDArray[np.uint8]) -> N
 def _past_blanks(text: Text, at: int, delimiter: int) -> int:
     """Return the position after blanks, of which none is the delimiter itself unless that is SPACE."""
     while text[at] == SPACE or (text[at] == TAB and delimiter != TAB):
-        at += 1
-    return at
-
-
-@compiled
-def _past_word(text: Text, at: int) -> int:
-    while text[at] != SPACE and text[at] != TAB and text[at] != NEWLINE:
         at += 1
     return at
 

@@ -6,12 +6,13 @@
 - A list of edges, like those of SNAP: a row and a column per line; the numbers may have gaps.
 - hMETIS: a hypergraph, whose vertices are rows and whose hyperedges are columns, with one line per hyperedge.
 
-Matrix Market and hMETIS begin with a line that gives the size of the graph (`size_line`).
+Matrix Market and hMETIS begin with a line that gives the size of the graph (`_size_line`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,10 +28,10 @@ def read_libsvm(source: GraphSource) -> Bipartite:
     """Read rows in the order of their lines. Every entry is an edge, whatever its value. Blank lines and comments are
     skipped. Raises UsageError, which names the line, for other content."""
     counts, columns, edges = [np.zeros(1, np.int64)], [np.empty(0, np.int32)], 0
-    for ends, found in _blocks(source):
-        counts.append(ends + edges)
-        columns.append(found)
-        edges += len(found)
+    for block in libsvm_blocks(source, source.blocks()):
+        counts.append(block.ends + edges)
+        columns.append(block.columns)
+        edges += len(block.columns)
     offsets, neighbours = np.concatenate(counts), np.concatenate(columns)
     width = int(neighbours.max(initial=-1)) + 1
     source.check_size(len(offsets) - 1, width, edges)
@@ -39,21 +40,33 @@ def read_libsvm(source: GraphSource) -> Bipartite:
 
 def pieces(source: GraphSource) -> Iterator[Bipartite]:
     """Like `read_libsvm`, but yield a graph for each block of lines, so the file need not fit into memory."""
-    for ends, found in _blocks(source):
-        yield Bipartite.from_rows(np.concatenate([[0], ends]), found, int(found.max(initial=-1)) + 1)
+    for block in libsvm_blocks(source, source.blocks()):
+        width = int(block.columns.max(initial=-1)) + 1
+        yield Bipartite.from_rows(np.concatenate([[0], block.ends]), block.columns, width)
 
 
-def _blocks(source: GraphSource) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
-    """Yield two arrays for each block of lines: the end of each row in the second array, and the columns of the
-    rows."""
-    for block in source.blocks():
+class LibsvmBlock(NamedTuple):
+    """The rows of a block of lines."""
+
+    text: TextBlock
+    ends: NDArray[np.int64]  #: the end of each row in `columns`
+    columns: NDArray[np.int32]  #: the columns of the rows, counted from 0
+    labels: scan.Places | None  #: where each row's label stands; None: not asked for
+    values: scan.Places | None  #: the same of the value of each of `columns`
+
+
+def libsvm_blocks(source: GraphSource, blocks: Iterable[TextBlock], *, values: bool = False) -> Iterator[LibsvmBlock]:
+    """Yield the rows of each block; with `values`, also where labels and values stand."""
+    for block in blocks:
         text = block.text
-        ends = np.empty(int(np.count_nonzero(text == scan.NEWLINE)), np.int64)
-        found = np.empty(len(text) // MIN_LIBSVM_ENTRY_BYTES + 1, np.int32)
-        rows, more, at, mistake = scan.libsvm(text, ends, found)
+        lines, most = int(np.count_nonzero(text == scan.NEWLINE)), len(text) // MIN_LIBSVM_ENTRY_BYTES + 1
+        ends, found = np.empty(lines, np.int64), np.empty(most, np.int32)
+        labels, places = (np.empty((count, 2), np.int32) if values else None for count in (lines, most))
+        rows, edges, at, mistake = scan.libsvm(text, ends, found, labels, places)
         if mistake:
             raise source.wrong(_MESSAGES[mistake].format(block.word(at)), block.line(at))
-        yield ends[:rows], found[:more].copy()
+        of_rows, of_edges = None if labels is None else labels[:rows], None if places is None else places[:edges]
+        yield LibsvmBlock(block, ends[:rows], found[:edges].copy(), of_rows, of_edges)
 
 
 _MESSAGES = {
@@ -67,7 +80,7 @@ _MESSAGES = {
 _MAX_SIZE_LINE_BYTES = 1000  # longer lines are truncated: they cannot be a size line
 
 
-def size_line(
+def _size_line(
     source: GraphSource, block: TextBlock, at: int, counts: tuple[int, ...], expected: str
 ) -> tuple[int, list[int] | None]:
     """Find the first line that is neither blank nor a comment (%). Return its end and its integers. If the block has no
@@ -92,28 +105,53 @@ MIN_ENTRY_BYTES = 4  # minimum bytes of an entry and the end of its line; bounds
 def read_matrix_market(source: GraphSource) -> Bipartite:
     """Read a matrix; every entry is an edge, whatever its value. Raises UsageError, which names the line, for other
     content, and if lines are missing."""
-    rows, columns = [np.empty(0, np.int32)], [np.empty(0, np.int32)]
-    values, symmetric = 0, False
-    size: list[int] | None = None
+    blocks = [*matrix_blocks(source, source.blocks())]
+    u, v = (np.concatenate([block[side] for block in blocks]) for side in (2, 3))
+    (rows, columns, entries), symmetry = blocks[0].size, blocks[0].symmetry
+    source.check_size(rows, columns, entries)
+    if symmetry:
+        u, v = np.concatenate([u, v]), np.concatenate([v, u])  # duplicates of the diagonal are merged
+    return Bipartite.from_edges(u, v, (rows, columns))
+
+
+class MatrixBlock(NamedTuple):
+    """The entries of a block of lines."""
+
+    size: tuple[int, int, int]  #: the numbers of rows, columns and entries of the whole matrix
+    symmetry: str  #: that of the matrix; "" if it has none
+    rows: NDArray[np.int32]  #: of each entry, from 0
+    columns: NDArray[np.int32]
+    text: TextBlock
+    values: int  #: of each entry: 2 for complex ones
+    places: scan.Places | None  #: where each entry's value stands; None: not asked for
+
+
+def matrix_blocks(source: GraphSource, blocks: Iterable[TextBlock], *, values: bool = False) -> Iterator[MatrixBlock]:
+    """Yield the entries of each block, at least one; with `values`, also where values stand. Raises UsageError, which
+    names the line, for other content, and if lines are missing."""
+    kind, symmetry, left = 0, "", 0
+    size: tuple[int, int, int] | None = None
     block = None
-    left = 0
-    for block in source.blocks():
+    for block in blocks:
         begin = 0
         if not block.before:
-            values, symmetric = matrix_kind(source, block)
+            kind, symmetry = _matrix_kind(source, block)
         if size is None:
-            begin, size = size_line(source, block, begin, (3,), _SIZE)
-            if size is None:
+            begin, numbers = _size_line(source, block, begin, (3,), _SIZE)
+            if numbers is None:
                 continue
-            if symmetric and size[0] != size[1]:
+            size = (numbers[0], numbers[1], numbers[2])
+            if symmetry and size[0] != size[1]:
                 raise source.wrong(f"a symmetric matrix has {size[0]:,} rows and {size[1]:,} columns; expected as many")
             left = size[2]
-        first, second = np.empty((2, len(block.text) // MIN_ENTRY_BYTES + 1), np.int32)
-        entries, at, mistake = scan.coordinates(block.text, begin, left, size[0], size[1], values, first, second)
+        most = len(block.text) // MIN_ENTRY_BYTES + 1
+        first, second = np.empty((2, most), np.int32)
+        places = np.empty((most, 2), np.int32) if values else None
+        entries, at, mistake = scan.coordinates(block.text, begin, left, size[:2], kind, first, second, places)
         if mistake:
             raise source.wrong(_MATRIX_MARKET_MESSAGES[mistake].format(block.word(at), *size), block.line(at))
-        rows.append(first[:entries].copy())
-        columns.append(second[:entries].copy())
+        of_entries = None if places is None else places[:entries]
+        yield MatrixBlock(size, symmetry, first[:entries].copy(), second[:entries].copy(), block, kind, of_entries)
         left -= entries
     if block is None:
         raise source.wrong(f"is empty; expected {_BANNER}")
@@ -121,15 +159,10 @@ def read_matrix_market(source: GraphSource) -> Bipartite:
         raise source.wrong(f"ends here; expected {_SIZE}", block.line(len(block.text) - 1))
     if left:
         raise source.wrong(f"ends here; expected {left:,} more entries{_WHOLE}", block.line(len(block.text) - 1))
-    source.check_size(size[0], size[1], size[2])
-    u, v = np.concatenate(rows), np.concatenate(columns)
-    if symmetric:
-        u, v = np.concatenate([u, v]), np.concatenate([v, u])  # duplicates of the diagonal are merged
-    return Bipartite.from_edges(u, v, (size[0], size[1]))
 
 
-def matrix_kind(source: GraphSource, block: TextBlock) -> tuple[int, bool]:
-    """Parse the first line: return the number of values per entry, and True if the matrix is symmetric."""
+def _matrix_kind(source: GraphSource, block: TextBlock) -> tuple[int, str]:
+    """Parse the first line: return the number of values per entry, and the symmetry of the matrix, "" for none."""
     line = bytes(block.text[: scan.past_line(block.text, 0)])
     words = [block.shown(word).lower() for word in line.split()[:6]]
     if words[:2] != ["%%matrixmarket", "matrix"] or len(words) != 5:
@@ -139,7 +172,7 @@ def matrix_kind(source: GraphSource, block: TextBlock) -> tuple[int, bool]:
     for word, known in ((words[2], ("coordinate",)), (words[3], tuple(_VALUES)), (words[4], _SYMMETRIES)):
         if word not in known:
             raise source.wrong(f"got {word!r}; expected {' or '.join(known)}", 1)
-    return _VALUES[words[3]], words[4] != "general"
+    return _VALUES[words[3]], words[4] if words[4] != "general" else ""
 
 
 _VALUES = {"pattern": 0, "real": 1, "integer": 1, "unsigned-integer": 1, "double": 1, "complex": 2}
@@ -257,7 +290,7 @@ def read_hmetis(source: GraphSource) -> Bipartite:
 def _header(source: GraphSource, block: TextBlock) -> tuple[int, tuple[int, int] | None]:
     """Return the end of the first line, and the numbers of hyperedges and vertices that it gives; None if the block has
     no such line."""
-    end, numbers = size_line(source, block, 0, (2, 3), _FIRST)
+    end, numbers = _size_line(source, block, 0, (2, 3), _FIRST)
     if numbers is None:
         return end, None
     if numbers[2:] not in ([], [0]):

@@ -10,7 +10,7 @@ from gridml.model.device_memory import parse
 from gridml.model.loading import load
 from gridml.model.phases import Stages
 from gridml.model.program import Program
-from master.backends.condor import brought, master_job, submit_description
+from master.backends.condor import master_job, submit_description
 from master.backends.condor.events import on_loopback
 from master.backends.condor.options import CondorOptions, is_url
 from master.ports.plugin import BackendPlugin, Command
@@ -64,8 +64,9 @@ class CondorPlugin(BackendPlugin):
                 size = f"{Path(path).stat().st_size:,} bytes" if Path(path).is_file() else "not there"
             parts.append(f"# sent with every job: {path} ({size})")
         has_stages = isinstance(program.shape, Stages)
-        if brought.brings_numba(has_stages, CondorOptions.among(settings.options))[0]:
-            parts.append(f"# sent with every job: {brought.archive_name()} (some 70 MB, made as the run begins)")
+        if submit_description.brings_numba(has_stages, CondorOptions.among(settings.options))[0]:
+            numba = submit_description.archive_name()
+            parts.append(f"# sent with every job: {numba} (some 70 MB, made as the run begins)")
         return "\n".join(parts)
 
     def nearby(self) -> bool:
@@ -81,4 +82,4 @@ class CondorPlugin(BackendPlugin):
         submit_description.keep(CondorOptions.among(settings.options), directory)
 
     def equip(self, program: Program, settings: Settings, directory: RunDirectory) -> None:
-        brought.prepare(program, CondorOptions.among(settings.options), directory)
+        submit_description.bring_numba(program, CondorOptions.among(settings.options), directory)

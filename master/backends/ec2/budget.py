@@ -14,7 +14,7 @@ from gridml.errors import UsageError
 from master.backends.ec2.answers import CloudError
 from master.backends.ec2.cloud import Cloud
 from master.backends.ec2.options import Ec2Options
-from master.backends.ec2.site import Site
+from master.backends.ec2.provisioning import Site
 from master.sftp.roster import Roster
 from master.sftp.spending import (
     BudgetState,

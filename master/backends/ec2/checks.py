@@ -19,7 +19,7 @@ from master.backends.ec2.answers import CloudError
 from master.backends.ec2.budget import full_prices, offers
 from master.backends.ec2.cloud import Cloud
 from master.backends.ec2.options import USUAL_TYPES, Ec2Options
-from master.backends.ec2.site import find_site, read_certificate
+from master.backends.ec2.provisioning import find_site, read_certificate
 from master.sftp.spending import estimated
 from master.store.settings import Settings
 
@@ -92,7 +92,7 @@ def _result(what: str, probe: Callable[[], str]) -> Requirement:
 
 
 def _image(cloud: Cloud, id: str | None) -> str:
-    from master.backends.ec2.site import an_image
+    from master.backends.ec2.provisioning import an_image
 
     image = an_image(cloud, id)
     return f"{image.id} ({image.name}, {image.architecture})"

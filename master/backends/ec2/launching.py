@@ -24,7 +24,7 @@ from master.backends.ec2.answers import (
 )
 from master.backends.ec2.cloud import Cloud
 from master.backends.ec2.options import Ec2Options
-from master.backends.ec2.site import Site
+from master.backends.ec2.provisioning import Site
 
 MAX_FLEET_INSTANCES = 100  # in one request
 _MAX_NAMED = 3  # pools named in one message

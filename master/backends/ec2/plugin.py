@@ -40,7 +40,7 @@ class Ec2Plugin(BackendPlugin):
 
     def check(self, settings: Settings) -> None:
         from master.backends.ec2.budget import check_affordable
-        from master.backends.ec2.site import find_site
+        from master.backends.ec2.provisioning import find_site
 
         options, cloud = Ec2Options.among(settings.options), self._cloud(settings)
         check_affordable(cloud, find_site(cloud, options), options)

@@ -1,1 +1,1 @@
-"""Loggers that export a run's figures from its ledger: one contract, and a file for each kind of logger."""
+"""Loggers that export a run's figures from its ledger: one contract, loggers of files, and loggers of services."""

@@ -97,10 +97,10 @@ LOGGERS: Registry[LoggerPlugin] = Registry(
     "logger",
     "gridml.loggers",
     {
-        "csv": "master.telemetry.loggers.csv_file:plugin",
-        "json": "master.telemetry.loggers.json_lines:plugin",
-        "tensorboard": "master.telemetry.loggers.tensorboard_events:plugin",
-        "mlflow": "master.telemetry.loggers.mlflow_run:plugin",
-        "wandb": "master.telemetry.loggers.wandb_run:plugin",
+        "csv": "master.telemetry.loggers.files:csv_plugin",
+        "json": "master.telemetry.loggers.files:json_plugin",
+        "tensorboard": "master.telemetry.loggers.services:tensorboard_plugin",
+        "mlflow": "master.telemetry.loggers.services:mlflow_plugin",
+        "wandb": "master.telemetry.loggers.services:wandb_plugin",
     },
 )

@@ -18,8 +18,8 @@ import gridml
 from gridml.api import graph_files
 from gridml.api.graph_files import COUNTS, FileGraph
 from gridml.errors import GridmlError, UsageError
-from gridml.placement.files import grouping, scan_columns, source
-from gridml.placement.files.grouping import TARGETS
+from gridml.placement.files import edge_columns, scan_columns, source
+from gridml.placement.files.edge_columns import TARGETS
 from master.planning.trial import try_out
 
 Edge = tuple[Any, Any, float]
@@ -75,8 +75,8 @@ def test_a_list_of_edges_is_what_a_plain_reader_reads(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(graph_files, "BLOCK_BYTES", 64)  # many blocks, and many buckets
         patch.setattr(source, "PIECE", 16)
-        patch.setattr(grouping, "BUCKET_RECORDS", 7)
-        patch.setattr(grouping, "MAX_BUCKETS", 5)
+        patch.setattr(edge_columns, "BUCKET_RECORDS", 7)
+        patch.setattr(edge_columns, "MAX_BUCKETS", 5)
         read = gridml.graph_from(folder / "edges.tsv", header=False, folder=folder, weight="float64")
     words = [edge[1] for edge in edges]
     whole = all(word.lstrip("-").isdecimal() and word.isascii() and str(int(word)) == word for word in words)
@@ -190,10 +190,10 @@ WRONG: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "mtx nan": ("a.mtx", f"{BANNER}2 2 1\n1 2 NaN\n", {}, "line 3: got 'NaN'"),
     "mtx row": ("a.mtx", f"{BANNER}2 2 1\n3 2 1\n", {}, "line 3: got '3'; expec"),
     "mtx less": ("a.mtx", f"{BANNER}2 2 3\n1 2 1\n", {}, "expected 2 more entries"),
-    "mtx more": ("a.mtx", f"{BANNER}2 2 0\n1 2 1\n", {}, "more than the 0 entries"),
+    "mtx more": ("a.mtx", f"{BANNER}2 2 0\n1 2 1\n", {}, "got '1'; expected nothing after the last entry, of 0"),
     "no words": ("a.mtx", "%%MatrixMarket matrix coordinate integer general\n2 0 0\n", {}, "holds no edges; expected"),
     "svm nan": ("a.svm", "1 1:2\n1 2:nan\n", {}, "line 2: got 'nan'; expected a finite number"),
-    "svm index": ("a.svm", "1 0:2\n", {}, "line 1: got '0'; expected an index of 1 to"),
+    "svm index": ("a.svm", "1 0:2\n", {}, "line 1: got '0:2'; expected an index of 1 to"),
     "svm label": ("a.svm", "x 1:2\n", {}, "line 1: got 'x'; expected a number, the label"),
     "svm pair": ("a.svm", "1 1:2 5\n", {}, "line 1: got '5'; expected index:value"),
     "no svm": ("a.svm", "1\n2\n", {}, "holds no edges; expected some, in the format libsvm"),

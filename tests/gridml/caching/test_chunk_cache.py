@@ -17,7 +17,7 @@ from gridml.caching.chunk_cache import ChunkCache
 from gridml.model.chunk import Chunk, cut
 from gridml.protocol import bundle
 from gridml.protocol.messages import CACHED_DIGITS, MAX_CACHED, Sync, sync_from, to_json
-from master.caching.known_payloads import CarriedFiles, CarriedPayloads
+from master.caching.known_rows import CarriedFiles, CarriedPayloads
 from tests.support.effort import examples
 
 ROWS = 240

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gridml
-from gridml.caching.row_cache import RowCache
+from gridml.caching.master_copy import RowCache
 from gridml.model.vertex import describe
 from gridml.protocol.push import RowValues
 

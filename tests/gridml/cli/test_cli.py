@@ -18,8 +18,7 @@ import pytest
 
 from gridml.cli import main
 from gridml.cli.arguments import print_result
-from master.store.run_names import claim_root, default_root
-from master.store.rundir import MasterLock, RunDirectory
+from master.store.rundir import MasterLock, RunDirectory, claim_root, default_root
 from master.views import terminal
 
 COMMANDS = ("run", "resume", "status", "watch", "report", "cancel", "rollback", "scale")
@@ -421,7 +420,7 @@ def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_run_without_a_name_takes_a_free_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("master.store.run_names.time.strftime", lambda _: "20260401-120000")
+    monkeypatch.setattr("master.store.rundir.time.strftime", lambda _: "20260401-120000")
     assert default_root("mnist") == Path("runs/mnist-20260401-120000")
     with (
         claim_root(None, "mnist") as first,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gridml.datasets import pinned
-from gridml.datasets.edge_lists import GRAPHS, read_edges, snap
+from gridml.datasets.graphs import GRAPHS, read_edges, snap
 from gridml.errors import DataError
 
 EDGES = {"facebook": 88_234, "enron": 183_831, "slashdot": 948_464}

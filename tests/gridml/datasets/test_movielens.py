@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gridml.datasets import pinned
-from gridml.datasets.movielens import movielens, read_ratings, read_wheel
+from gridml.datasets.graphs import movielens, read_ratings, read_wheel
 from gridml.errors import DataError
 
 TEXT = "user_id:token\titem_id:token\trating:float\ttimestamp:float\n196\t242\t3\t881250949\n186\t302\t4.0\t891717742\n"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gridml.placement import finishing
+from gridml.placement import refined
 from gridml.placement.auto import find
 from gridml.placement.base import OBJECTIVES, Options, PartRates, Rates
 from gridml.placement.bipartite import Bipartite
@@ -136,7 +136,7 @@ def test_cycles_win_back_what_chains_cost_the_largest_part(monkeypatch: pytest.M
         return traffic(graph, find("refined").place(graph, 64, Options())).largest_memory
 
     found = largest()
-    monkeypatch.setattr(finishing, "exchange_in_cycles", lambda tally, aim: None)
+    monkeypatch.setattr(refined, "exchange_in_cycles", lambda tally, aim: None)
     assert found < 0.99 * largest()
 
 

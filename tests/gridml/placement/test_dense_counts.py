@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.neighbours import dense_counts, enter, leave
+from gridml.placement.serving import dense_counts, enter, leave
 
 ROWS, COLUMNS, PARTS = 5, 4, 3
 EDGES = st.lists(st.tuples(st.integers(0, ROWS - 1), st.integers(0, COLUMNS - 1)), max_size=20)

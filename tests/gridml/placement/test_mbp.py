@@ -9,8 +9,8 @@ from gridml.errors import UsageError
 from gridml.placement.base import Options
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.mbp import Mbp, MbpOptions, even_out, improve, pair
-from gridml.placement.neighbours import dense_counts
 from gridml.placement.quality import Traffic, traffic
+from gridml.placement.serving import dense_counts
 from gridml.placement.tsh import Tsh
 
 

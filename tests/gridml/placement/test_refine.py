@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from gridml.errors import UsageError
 from gridml.placement.base import Options, PartRates, Placement
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.finishing import EVENING
 from gridml.placement.parsa import Parsa
 from gridml.placement.quality import traffic
 from gridml.placement.refine import Touches, fit, sizes
 from gridml.placement.refine_kernel import Aim, Bounds
-from gridml.placement.refined import Refined, RefinedOptions
+from gridml.placement.refined import EVENING, Refined, RefinedOptions
 
 EDGES = st.lists(st.tuples(st.integers(0, 14), st.integers(0, 9)), max_size=90)
 

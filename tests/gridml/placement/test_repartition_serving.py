@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from gridml.placement.base import Placement
-from gridml.placement.neighbours import sets_of
 from gridml.placement.quality import traffic
 from gridml.placement.repartition import keep_serving
-from gridml.placement.serving import serve
+from gridml.placement.serving import serve, sets_of
 from tests.support.graphs import grouped
 
 GRAPH = grouped(600, 400, 8)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gridml.protocol.codec import InProcessCodec, in_process_payload
 from gridml.protocol.messages import Reply, Sync, to_json
-from gridml.protocol.push import NOTHING
+from gridml.protocol.push import NOTHING, InProcessCodec, in_process_payload
 
 
 def test_a_sync_is_taken_as_it_is() -> None:

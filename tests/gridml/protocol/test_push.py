@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from gridml.protocol import bundle
 from gridml.protocol.changes import PARTS, ChangedElements
-from gridml.protocol.codec import BundleCodec, MalformedPush
 from gridml.protocol.compression import FORMATS, StepFormat, TensorStep
 from gridml.protocol.messages import Push, Sync, to_json
 from gridml.protocol.push import (
     NOTHING,
+    BundleCodec,
     ChangedRows,
+    MalformedPush,
     PushContent,
     ReplicaPart,
     RowValues,

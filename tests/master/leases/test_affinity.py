@@ -15,8 +15,8 @@ from gridml.model.update import Update
 from gridml.protocol.messages import Sync
 from master.leases.leases import Leases
 from master.simulation import cost_only_worker
+from master.simulation.cost_only_worker import Wire
 from master.simulation.faulty_network import VirtualClock
-from master.simulation.wire import Wire
 from master.state.lease_records import LeaseState
 from master.state.worker_records import WorkerStatus, WorkerTable
 from master.store.journal import Events

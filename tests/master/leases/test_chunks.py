@@ -17,7 +17,7 @@ from gridml.model.order import EpochOrder
 from gridml.model.ticks import Consistency
 from gridml.protocol.messages import CACHED_DIGITS, Reply, reply_from, to_json
 from gridml.protocol.payload import Payload
-from master.caching.known_payloads import CarriedFiles, CarriedPayloads
+from master.caching.known_rows import CarriedFiles, CarriedPayloads
 from master.leases.chunks import Chunks
 from master.state.lease_records import Footprint, LeaseState
 

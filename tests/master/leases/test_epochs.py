@@ -9,8 +9,8 @@ from gridml.protocol.messages import Sync
 from master.leases.epochs import Epochs
 from master.leases.leases import Leases
 from master.simulation import cost_only_worker
+from master.simulation.cost_only_worker import Wire
 from master.simulation.faulty_network import VirtualClock
-from master.simulation.wire import Wire
 from master.state.worker_records import WorkerTable
 from master.store.journal import Events
 from master.store.ledger import Ledger

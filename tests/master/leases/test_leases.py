@@ -16,8 +16,8 @@ from master.leases.leases import Leases
 from master.leases.policy import Holding
 from master.leases.stealing import LOOK_S
 from master.simulation import cost_only_worker
+from master.simulation.cost_only_worker import Wire
 from master.simulation.faulty_network import VirtualClock
-from master.simulation.wire import Wire
 from master.state import lease_records
 from master.state.lease_records import MAX_CANDIDATES, LeaseState
 from master.state.spans import Span

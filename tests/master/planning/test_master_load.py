@@ -11,9 +11,8 @@ import pytest
 
 from gridml.errors import UsageError
 from master.leases.sizing import MERGING, merging_s
-from master.planning.master_load import MasterLoad, measure
 from master.planning.options import PlanOptions
-from master.planning.plan import make_plan
+from master.planning.plan import MasterLoad, make_plan, measure
 from master.state.options import parse_bytes
 
 OPTIONS = PlanOptions(lifetime="exponential(1h)", t_exec=0.01, workers=64, vertices=10**6)

@@ -9,10 +9,9 @@ import pytest
 
 from gridml.model.loading import load
 from gridml.protocol import bundle
-from gridml.protocol.codec import BundleCodec
 from gridml.protocol.foreign import MAX_MESSAGE_CHARS, MAX_NAME_CHARS, MAX_TRACEBACK_CHARS
 from gridml.protocol.messages import Copies, Failure, Push, Sync, to_json
-from gridml.protocol.push import PushContent, ReplicaPart, RowValues, encode
+from gridml.protocol.push import BundleCodec, PushContent, ReplicaPart, RowValues, encode
 from master.ports.mailboxes import MAX_TEXT_BYTES, message_limits
 from master.store.versions import initial
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from chunk_model.goodput import Costs
-from gridml.protocol.codec import InProcessPayload, in_process_payload
 from gridml.protocol.messages import Lease, Pace, Reply, Sync, Verdict
+from gridml.protocol.push import InProcessPayload, in_process_payload
 from gridml.protocol.worker_state import GOODBYE_TIMEOUT_S, WorkerOptions
 from master.simulation.cost_only_worker import RESEND_S, CostOnlyWorker
 

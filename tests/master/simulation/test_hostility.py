@@ -9,12 +9,11 @@ import pytest
 
 from chunk_model.goodput import Costs
 from gridml.errors import UsageError
-from gridml.protocol.codec import MalformedPush, in_process_payload
 from gridml.protocol.messages import Push, Sync
-from gridml.protocol.push import NOTHING
+from gridml.protocol.push import NOTHING, MalformedPush, in_process_payload
 from master.backends.script import Steady
+from master.simulation.cost_only_worker import WireCodec
 from master.simulation.scenario import MachineSpeeds, Scenario
-from master.simulation.wire import WireCodec
 from master.simulation.workers import FIELDS, Hostility, alter, altered, nonsense
 
 HONEST = in_process_payload(Sync("w1", push=Push(1, 1, 1, 0, 10, 10)))

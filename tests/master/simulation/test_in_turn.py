@@ -40,7 +40,7 @@ def test_sums_are_whole_whatever_happens_to_machines_messages_and_masters(tmp_pa
     settings = Settings(source, backend="simulated", workers=6, spot_checks=checks)
     world = play_scenario(settings, scenario, root, trainer=Trainer(source, COSTS, seed))
     assert verify_credits(root).credited == COUNT * EPOCHS
-    assert world.pool.tally.kills > 3 and world.masters > 1 and world.lost > 0
+    assert world.pool.tally.kills > 3 and world.masters > 1 and world.workers.traffic.lost > 0
     _, sums = bundle.decode((root / "final.safetensors").read_bytes())
     np.testing.assert_array_equal(sums["Total/sums"], np.full((5, EPOCHS + 1), COUNT // 5))
     np.testing.assert_array_equal(sums["Total/incomplete"], np.zeros(5))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gridml.protocol.codec import InProcessCodec, in_process_payload
 from gridml.protocol.messages import Reply, Sync
-from gridml.protocol.push import PushContent
+from gridml.protocol.push import InProcessCodec, PushContent, in_process_payload
+from master.simulation.cost_only_worker import Wire
 from master.simulation.faulty_network import Chances, Delivery, VirtualClock
-from master.simulation.wire import Wire
 
 ONE, TWO = in_process_payload(Sync("w1", trained=1)), in_process_payload(Sync("w1", trained=2))
 
@@ -75,7 +74,7 @@ def test_what_does_not_arrive_whole_does_not_arrive(chances: Chances) -> None:
     wire.answer("w1", 1, in_process_payload(Reply(0)))
     clock.advance(100)
     assert (messages(wire), heard) == ([], [])
-    assert (wire.sent, wire.lost) == (2, 2)
+    assert (wire.traffic.sent, wire.traffic.lost) == (2, 2)
 
 
 def test_a_repeated_payload_arrives_twice_and_late() -> None:

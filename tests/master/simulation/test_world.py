@@ -67,8 +67,8 @@ def test_a_run_without_faults_takes_as_long_as_its_costs_say(tmp_path: Path) -> 
     assert trained <= report(root).wall_s <= trained * 1.01
     assert world.pool.tally.kills == 0
     assert world.masters == 1
-    assert world.messages > 8
-    assert world.lost == 0
+    assert world.workers.traffic.sent > 8
+    assert world.workers.traffic.lost == 0
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_with_every_fault_at_once_it_finishes_and_is_exact(bad: tuple[World, Pat
     assert world.pool.tally.kills > 50
     assert 0 < world.pool.tally.graceful < world.pool.tally.kills
     assert world.masters > 3
-    assert world.lost > 0
+    assert world.workers.traffic.lost > 0
     assert world.master_s > 0
     assert world.world_s > 0
 

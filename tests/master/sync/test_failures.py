@@ -9,8 +9,8 @@ import pytest
 from gridml.protocol.messages import Failure, Sync
 from master.leases.leases import Leases
 from master.simulation import cost_only_worker
+from master.simulation.cost_only_worker import Wire
 from master.simulation.faulty_network import VirtualClock
-from master.simulation.wire import Wire
 from master.state.failures import MAX_FAILURES, MIN_PAUSE_S, pause
 from master.state.lease_records import LeaseState
 from master.state.worker_records import WorkerStatus, WorkerTable

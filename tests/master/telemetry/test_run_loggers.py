@@ -29,7 +29,7 @@ from master.simulation.world import World, play_scenario
 from master.store.schema import LoggedMean
 from master.store.settings import Settings
 from master.telemetry.loggers.base import LOGGED, LOGGERS, METRICS, Logger, LoggerPlugin, Point
-from master.telemetry.loggers.wandb_run import read_history
+from master.telemetry.loggers.services import read_history
 from master.telemetry.run_loggers import EVERY_S, MAX_POINTS, RunLoggers
 from remote.stepped import Trainer
 

@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.local_ec2 import all_off, credited, left_on_ec2, oldest, wait, work_of
 from master.backends.ec2.provisioning import TOKEN
 from master.sftp.roster import FOLDER, Roster
-from pools.ec2 import inside
+from pools.ec2 import control
 from pools.ec2.control import VARIABLE, Control
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "slow_count.py"
@@ -26,7 +26,7 @@ def launch(run: Path, *more: str) -> subprocess.Popen[bytes]:
     """Launch two instances, with output to stderr."""
     command = [
         *(*GRIDML, "launch", str(PROGRAM), "--instances", "2", "--epochs", "6", "--run-dir", str(run)),
-        *("--identity-certificate", os.environ[inside.CERTIFICATE_VARIABLE], "--address", "172.31.0.1"),
+        *("--identity-certificate", os.environ[control.CERTIFICATE_VARIABLE], "--address", "172.31.0.1"),
         *("--instance-types", "t2.small,t2.micro", "--steps-each", "0", *more),
     ]
     return subprocess.Popen(command, stdout=sys.stderr)

@@ -19,8 +19,7 @@ from typing import Any
 
 import boto3
 
-from pools.ec2.control import VARIABLE, Control
-from pools.ec2.inside import CERTIFICATE_VARIABLE, IMAGE_VARIABLE
+from pools.ec2.control import CERTIFICATE_VARIABLE, IMAGE_VARIABLE, VARIABLE, Control
 
 REPORTS = ("172.31.0.1", 8000)
 LIMIT_S = 60.0

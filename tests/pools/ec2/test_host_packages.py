@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pools.ec2.host_packages import debian_mirror, pip_settings, read_pip_settings
+from pools.ec2.root import debian_mirror, pip_settings, read_pip_settings
 
 
 def test_variables_win_over_files_and_what_they_name_is_found(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pools.ec2 import inside, root
+from pools.ec2 import control, root
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 SCRIPT = Path(__file__).parent / "launched.py"
@@ -25,8 +25,8 @@ def play(bootable: root.Root, tmp_path_factory: pytest.TempPathFactory) -> Calla
 
     def played(name: str) -> dict[str, Any]:
         place = tmp_path_factory.mktemp(name)
-        command = inside.command(bootable, place, [sys.executable, str(SCRIPT), name, str(place)])
-        done = subprocess.run(command, env=inside.environment(), capture_output=True, text=True, timeout=LIMIT_S)
+        command = control.command(bootable, place, [sys.executable, str(SCRIPT), name, str(place)])
+        done = subprocess.run(command, env=control.environment(), capture_output=True, text=True, timeout=LIMIT_S)
         assert done.returncode == 0, done.stderr
         return {**json.loads(done.stdout), "place": place}
 

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 
-from pools.ec2 import inside, root
+from pools.ec2 import control, root
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 SCENARIO = Path(__file__).parent / "scenario.py"
@@ -34,8 +34,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def facts(bootable: root.Root, folder: Path) -> dict[str, Any]:
     """Return the results of the scenario."""
-    command = inside.command(bootable, folder, [sys.executable, str(SCENARIO)])
-    done = subprocess.run(command, env=inside.environment(), capture_output=True, text=True, timeout=LIMIT_S)
+    command = control.command(bootable, folder, [sys.executable, str(SCENARIO)])
+    done = subprocess.run(command, env=control.environment(), capture_output=True, text=True, timeout=LIMIT_S)
     consoles = "".join(path.read_text(errors="replace")[-3000:] for path in folder.glob("consoles/*"))
     assert done.returncode == 0, f"{done.stderr}\n{consoles}"
     found: dict[str, Any] = json.loads(done.stdout)
@@ -142,10 +142,10 @@ def test_nothing_is_left_on_the_machine(facts: dict[str, Any], folder: Path) -> 
 def test_a_cloud_whose_command_is_killed_dies_as_a_whole(bootable: root.Root, folder: Path) -> None:
     """If its first process is killed without cleanup, the namespaces end, with all their content."""
     place = folder / "killed"
-    command = inside.command(
+    command = control.command(
         bootable, place, [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
     )
-    with subprocess.Popen(command, env=inside.environment(), stdout=subprocess.PIPE, text=True) as cloud:
+    with subprocess.Popen(command, env=control.environment(), stdout=subprocess.PIPE, text=True) as cloud:
         assert cloud.stdout is not None
         assert cloud.stdout.readline() == "up\n"
         theirs = psutil.Process(cloud.pid).children(recursive=True)

@@ -17,9 +17,15 @@ import pytest
 
 from gridml.model.loading import load
 from gridml.protocol import bundle
-from master.backends.condor import brought
 from master.backends.condor.options import CondorOptions
-from master.backends.condor.submit_description import LAUNCHER, description, prepare
+from master.backends.condor.submit_description import (
+    LAUNCHER,
+    archive_name,
+    bring_numba,
+    brings_numba,
+    description,
+    prepare,
+)
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 from pools import pool
@@ -49,18 +55,18 @@ def directory(tmp_path: Path) -> RunDirectory:
     ],
 )
 def test_an_environment_of_the_users_own_has_numba_itself(options: CondorOptions, reason: str) -> None:
-    brings, because = brought.brings_numba(True, options)
+    brings, because = brings_numba(True, options)
     assert not brings and reason in because
-    assert brought.brings_numba(True, CondorOptions())[0] and not brought.brings_numba(False, CondorOptions())[0]
+    assert brings_numba(True, CondorOptions())[0] and not brings_numba(False, CondorOptions())[0]
 
 
 def test_the_job_of_a_program_of_stages_brings_numba_and_no_machine_code(directory: RunDirectory) -> None:
     settings = Settings(STAGES, backend="condor", options=CondorOptions())
-    brought.prepare(load(PLAIN), CondorOptions(), directory)
-    assert not (directory.root / brought.archive_name()).exists()
-    brought.prepare(load(STAGES), CondorOptions(), directory)
+    bring_numba(load(PLAIN), CondorOptions(), directory)
+    assert not (directory.root / archive_name()).exists()
+    bring_numba(load(STAGES), CondorOptions(), directory)
     found = description(settings, directory, {})
-    name = brought.archive_name()
+    name = archive_name()
     assert found["transfer_input_files"].split(", ")[-1] == str(directory.place / name)
     assert f"GRIDML_BROUGHT='{name}'" in found["environment"] and platform.machine() in name
     with tarfile.open(directory.root / name) as tar:
@@ -79,7 +85,7 @@ def launched(directory: RunDirectory, python: Path, archive: bool = True) -> sub
     (directory.root / "gridml.pyz").write_text(f"import sys; sys.path.append({str(PROGRAMS.parents[1])!r})\n{code}")
     environment = {"GRIDML_PYTHON": str(python), "PATH": "/usr/bin:/bin"}
     if archive:
-        environment["GRIDML_BROUGHT"] = brought.archive_name()
+        environment["GRIDML_BROUGHT"] = archive_name()
     return subprocess.run(
         ["/bin/sh", LAUNCHER], cwd=directory.root, env=environment, capture_output=True, text=True, check=False
     )
@@ -89,7 +95,7 @@ def launched(directory: RunDirectory, python: Path, archive: bool = True) -> sub
 def test_a_python_without_numba_runs_that_of_the_job_and_one_with_numba_its_own(
     directory: RunDirectory, tmp_path: Path
 ) -> None:
-    brought.prepare(load(STAGES), CondorOptions(), directory)
+    bring_numba(load(STAGES), CondorOptions(), directory)
     done = launched(directory, Path(sys.executable))
     assert done.returncode == 0 and done.stdout.startswith("2 "), done
     assert not (directory.root / "brought").exists()
@@ -97,7 +103,7 @@ def test_a_python_without_numba_runs_that_of_the_job_and_one_with_numba_its_own(
     for _ in range(2):  # the second time in the same folder, after a checkpoint
         done = launched(directory, bare)
         assert (done.returncode, done.stdout) == (0, f"2 {directory.place}/brought/numba/__init__.py\n"), done
-        assert not (directory.root / brought.archive_name()).exists()
+        assert not (directory.root / archive_name()).exists()
 
 
 @pytest.mark.real
@@ -106,13 +112,13 @@ def test_one_message_names_numba_and_says_what_to_do(directory: RunDirectory, tm
     done = launched(directory, bare, archive=False)
     (line,) = done.stderr.splitlines() + done.stdout.splitlines()
     assert "compiled by numba" in line and "No module named 'numba'" in line and "--packed" in line
-    with tarfile.open(directory.root / brought.archive_name(), "w:gz") as tar:  # of a Python of another version
+    with tarfile.open(directory.root / archive_name(), "w:gz") as tar:  # of a Python of another version
         (tmp_path / "numba").mkdir()
         (tmp_path / "numba" / "__init__.py").write_text("from numba import _dispatcher\n")
         tar.add(tmp_path / "numba", "numba")
     done = launched(directory, bare)
     (line,) = done.stderr.splitlines() + done.stdout.splitlines()
-    assert "_dispatcher" in line and brought.archive_name() in line and "--container-image" in line
+    assert "_dispatcher" in line and archive_name() in line and "--container-image" in line
 
 
 @pytest.fixture

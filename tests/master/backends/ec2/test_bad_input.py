@@ -114,7 +114,7 @@ def test_a_region_need_not_have_all_of_the_usual_types(
     launch: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usual = {"x86_64": ("zz9.xlarge", "c5.xlarge")}
-    monkeypatch.setattr("master.backends.ec2.site.USUAL_TYPES", usual)
+    monkeypatch.setattr("master.backends.ec2.provisioning.USUAL_TYPES", usual)
     result = launch(**{"dry_run": ""})
     assert result.status == 0 and "types           c5.xlarge\n" in result.out, result
 

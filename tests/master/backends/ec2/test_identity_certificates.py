@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from master.backends.ec2.site import certificates
+from master.backends.ec2.provisioning import certificates
 from master.sftp.identity import rsa_key
 
 

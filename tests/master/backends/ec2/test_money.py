@@ -10,7 +10,7 @@ import pytest
 from gridml.errors import UsageError
 from master.backends.ec2.budget import check_affordable
 from master.backends.ec2.cloud import Cloud
-from master.backends.ec2.site import find_site
+from master.backends.ec2.provisioning import find_site
 from master.sftp.spending import instance_usages, saved_prices, spent
 from master.state.jobs import State
 from master.views.money import read_money

@@ -8,8 +8,7 @@ import pytest
 
 from master.sftp.roster import End, FleetFacts, Instance, Roster
 from master.store.reader import opened, read_clock
-from master.views.page.document import read_page_facts
-from master.views.page.history import History, SizeReason, gather_reasons, read_history
+from master.views.page.document import History, SizeReason, gather_reasons, read_history, read_page_facts
 
 
 def history(root: Path, points: int = 400) -> History:
