@@ -1,6 +1,6 @@
 """Compare rounds with the default rule where pushes are dear: accuracy, and what workers are worth.
 
-    GRIDML_DATA=DIR python -m benchmarks.averaging.rounds [--workers 4,16] [--task NAME ...] [--costs 40,200] [--seeds N]
+    GRIDML_DATA=DIR python -m benchmarks.averaging.rounds [--workers 4,16] [--task NAME ...] [--costs 40,200]
 
 A push costs the time of 40 or 200 vertices, runs have 20 epochs, and workers are killed after a third of their share of
 the run on average. Runs are kept in `benchmarks/results/averaging_runs.jsonl` by their configuration, so an interrupted
@@ -72,8 +72,8 @@ def main() -> None:
             f"batch, speeds log-normal (sigma 0.3), {TRAVEL_S:g} s each way, 0.1 s to begin a chunk, 1 s to boot; "
             "workers are killed after a third of their share on average, half of them without grace, but on the Bible "
             "(a share lasts seconds)",
-            "worth: the loop's time over the workers' to the final metric of the one that ends behind, in these runs; a "
-            "loop whose learning rate falls over fewer epochs may reach it earlier",
+            "worth: the loop's time over the workers' to the final metric of the one that ends behind, in these runs; "
+            "a loop whose learning rate falls over fewer epochs may reach it earlier",
             f"the lengths of rounds were found on {FOUND_ON} and on tasks that are not here",
         ],
     )

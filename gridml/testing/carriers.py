@@ -113,6 +113,19 @@ def a_sync_is_collected_until_it_is_answered(pair: CarrierPair) -> None:
         expect(_collected(pair), [], "a sync that was answered is not collected again")
 
 
+def a_sync_that_is_held_can_be_answered_later(pair: CarrierPair) -> None:
+    """`collect` may leave out a held sync, but its answer settles it as any other, and newer syncs are collected."""
+    with _worker(pair) as worker:
+        worker.send(1, b"hello")
+        held = _collected(pair)
+        pair.master.hold("w1", 1)
+        require(_collected(pair) in ([], held), "a held sync is collected as it was, or not")
+        pair.master.answer("w1", 1, b"late")
+        expect(worker.receive(1), b"late", "the answer to a held sync is received")
+        worker.send(2, b"more")
+        expect(_collected(pair), [("w1", 2, b"more")], "after a held sync was answered, the next is collected")
+
+
 def sending_a_number_again_replaces_it(pair: CarrierPair) -> None:
     """A sync sent again with the same number replaces the earlier one."""
     with _worker(pair) as worker:
@@ -388,6 +401,7 @@ CHECKS: tuple[Callable[[CarrierPair], None], ...] = (
     payloads_of_any_content_travel_both_ways,
     payloads_in_pieces_travel_as_their_bytes,
     a_sync_is_collected_until_it_is_answered,
+    a_sync_that_is_held_can_be_answered_later,
     sending_a_number_again_replaces_it,
     a_sync_sent_again_after_its_answer_is_collected_again,
     the_newest_sync_of_a_worker_is_collected,

@@ -91,6 +91,16 @@ def test_a_message_is_collected_until_it_is_answered_whatever_the_time(carrier: 
     assert carrier.collected(30.5 * SETTLED_S) == [1]
 
 
+def test_a_held_message_waits_for_the_next_master(carrier: Carrier) -> None:
+    carrier.worker.send(1, PAYLOAD)
+    assert carrier.collected(0.0) == [1]
+    carrier.master.hold("w1", 1)
+    assert [carrier.collected(i * SETTLED_S) for i in range(1, 9)] == [[]] * 8
+    assert [message.number for message in DirectoryMailboxes(carrier.root, carrier.clock).collect()] == [1]
+    carrier.worker.send(2, PAYLOAD)
+    assert carrier.collected(9 * SETTLED_S) == [2]
+
+
 def test_a_mailbox_that_is_opened_again_is_a_new_one(carrier: Carrier) -> None:
     assert not carrier.collected(0.0) and not carrier.collected(SETTLED_S)
     before = (carrier.root / "mail" / "w1").stat().st_mtime_ns

@@ -76,6 +76,17 @@ class CollectsOnce(Master):
         return messages
 
 
+class DropsWhatItHolds(Master):
+    def hold(self, worker: str, number: int) -> None:
+        self.network.mailboxes[worker].syncs.clear()
+        self.network.mailboxes[worker] = type(self.network.mailboxes[worker])()
+        self.lost = worker
+
+    def answer(self, worker: str, number: int, payload: Payload) -> None:
+        if worker != getattr(self, "lost", None):
+            super().answer(worker, number, payload)
+
+
 class CollectsTheOldest(Master):
     def collect(self) -> list[Message]:
         mailboxes = {name: self.network.arrived(mailbox.syncs)[0] for name, mailbox in self.network.mailboxes.items()}
@@ -224,6 +235,7 @@ BROKEN: list[tuple[type[Master], type[Worker], str]] = [
     (Master, ReceivesAnyReply, "a_reply_to_another_number_is_not_received"),
     (Master, CutsLongPayloads, "payloads_of_any_content_travel_both_ways"),
     (Master, SendsTheLongestPiece, "payloads_in_pieces_travel_as_their_bytes"),
+    (DropsWhatItHolds, Worker, "a_sync_that_is_held_can_be_answered_later"),
     (Master, SendsANumberOnce, "sending_a_number_again_replaces_it"),
     (Master, SpeaksAfterItsEnd, "nothing_can_be_sent_to_a_closed_mailbox"),
     (Master, FetchesAnything, "a_chunk_with_another_digest_is_refused"),
