@@ -327,7 +327,8 @@ def used_settings(program: Program, workers: int, added: int = 0, *, adds: bool 
     """Return (the settings of each of `workers` workers, the same as text). `added` is the size of the batches whose
     steps are added; 0: replicas are averaged, but if `adds` their steps may be added later (`Program.adds_steps`)."""
     whole, keeps_rate = program.shape.batch or 1, program.shape.keeps_rate
-    size, rate = batch_and_rate(whole, program.min_target_batch, workers, added, workers - 1.0, keeps_rate=keeps_rate)
+    how = {"keeps_rate": keeps_rate, "gathered": program.gathers}
+    size, rate = batch_and_rate(whole, program.min_target_batch, workers, added, workers - 1.0, **how)
     largest = max(size, next_batch(whole, size, program.min_actual_batch, alike=workers > 1))
     used = UsedSettings(workers, size, largest, rate, bool(added))
     who = "1 worker" if workers == 1 else f"{workers:,} workers"
@@ -348,6 +349,8 @@ def _batch(program: Program, used: UsedSettings) -> str:
         text += f" of {update.batch:,}"
     if used.added:
         text += ", whose steps are added"
+    elif program.gathers and used.workers > 1:
+        text += ", averaged in rounds"
     if update.accumulate > 1:
         text += f", an optimiser step every {update.accumulate:,} of them"
     return text

@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from gridml.aggregates import ByName
+from gridml.aggregates import Aggregate, ByName
 from gridml.aggregates.averages import StaleMean
 from gridml.errors import GridmlError, Interruption, ProgramError, UserCodeError
 from gridml.model.graph import Graph
@@ -487,12 +487,21 @@ class Program:
             return False
         if not any(m.optimiser is not None for m in self.modules):
             return False
-        declared = [table.type.rule for table in tables if table.type.rule is not None]
-        chosen = [each.patterns if isinstance(each, ByName) else [("*", each)] for each in declared]
-        adding = [rule for patterns in chosen for _, rule in patterns if rule.gathers or rule == StaleMean()]
-        if any(rule.near and rule not in adding for patterns in chosen for _, rule in patterns):
+        if any(rule.near and not (rule.gathers or rule == StaleMean()) for rule in self._declared_rules):
             return False
         return all(t.count == 1 and not t.type.arrays and not t.type.has_own_rule for t in tables)
+
+    @property
+    def gathers(self) -> bool:
+        """True if pushes that are not added are gathered in rounds (`Aggregate.gathers`)."""
+        return any(rule.gathers for rule in self._declared_rules)
+
+    @property
+    def _declared_rules(self) -> list[Aggregate]:
+        """The merge rules that the program names."""
+        declared = [each.rule for each in self.types().values() if each.rule is not None]
+        chosen = [each.patterns if isinstance(each, ByName) else [("*", each)] for each in declared]
+        return [rule for patterns in chosen for _, rule in patterns]
 
     @cached_property
     def min_actual_batch(self) -> int:

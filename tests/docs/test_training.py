@@ -37,6 +37,7 @@ def test_its_line_is_one_that_a_run_begins_with() -> None:
         "min_actual_batch": 1,
         "rates": (0.05,),
         "normalises": False,
+        "gathers": False,
         "schedule": gridml.linear_decay,
     }
     _, text = used_settings(cast(Any, SimpleNamespace(shape=update, **own)), 4, adds=True)

@@ -78,8 +78,6 @@ class CollectsOnce(Master):
 
 class DropsWhatItHolds(Master):
     def hold(self, worker: str, number: int) -> None:
-        self.network.mailboxes[worker].syncs.clear()
-        self.network.mailboxes[worker] = type(self.network.mailboxes[worker])()
         self.lost = worker
 
     def answer(self, worker: str, number: int, payload: Payload) -> None:
