@@ -74,8 +74,12 @@ def libsvm(
                 if text[at] == 113 and text[at + 1] == 105 and text[at + 2] == 100 and text[at + 3] == COLON:  # qid:
                     at += 3
                 else:
-                    at = _past_whole(text, at)
-                    index = _whole(text, begin, at)
+                    index = 0
+                    while ZERO <= text[at] <= NINE and index <= MAX_COUNT:
+                        index, at = index * 10 + int(text[at]) - ZERO, at + 1
+                    if at == begin or text[at] != COLON:  # few are not such as 3:
+                        at = _past_whole(text, begin)
+                        index = _whole(text, begin, at)
                     missing, at = at == begin, _past_blanks(text, at)
                     if missing or text[at] != COLON:
                         return rows, edges, begin, PAIR
@@ -296,6 +300,11 @@ def _whole(text: Text, begin: int, end: int) -> int:
 @compiled
 def _past_value(text: Text, at: int) -> int:
     """Return the end of the value that begins here; `at` itself if none does."""
+    end = _past_digits(text, at)
+    if end > at:  # nearly all values are such as 3 or 0.25
+        end = _past_digits(text, end + 1) if text[end] == POINT else end
+        if _separates(text[end]):
+            return end
     end = _past_number(text, at)
     if end > at and text[end] != HASH and text[end] | _LOWER != 120:  # x
         return end
