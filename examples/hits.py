@@ -1,8 +1,8 @@
 """Hubs and authorities among Slashdot's users by stages, in both directions of the links in each pass.
 
-A good hub links to good authorities (Kleinberg, "Authoritative sources in a hyperlinked environment", 1999). A pass has
-two phases: all hubs praise what they link to, and when the sums are known, hubs look at the new authorities. Both sum up
-to 1. The run ends when a pass moves the hubs by less than ENOUGH in all. See docs/linked.md.
+A good hub links to good authorities (Kleinberg, "Authoritative sources in a hyperlinked environment", 1999). A pass
+has two phases: all hubs praise what they link to, and when the sums are known, they look at the new authorities. Both
+sum up to 1. The run ends when a pass moves the hubs by less than ENOUGH in all. See docs/linked.md.
 """
 
 import numpy as np

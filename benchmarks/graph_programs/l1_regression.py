@@ -1,8 +1,8 @@
 """Compare l1 logistic regression by stages, in one process, with liblinear, celer and skglm.
 
-The stages are those of examples/lr_newton.py, and where features are few also of lr_pairs.py. Every solver gets the loosest of its tolerances with which the objective
-is within a thousandth of the best that any finds. All take turns, on one thread. Machine code is compiled before, and
-what that takes is listed. Solvers that are not installed are left out.
+The stages are those of examples/lr_newton.py, and where features are few also of lr_pairs.py. Every solver gets the
+loosest of its tolerances with which the objective is within a thousandth of the best that any finds. All take turns, on
+one thread. Machine code is compiled before, and what that takes is listed. Solvers that are not installed are left out.
 
     python -m benchmarks.graph_programs.l1_regression
 """
@@ -44,7 +44,7 @@ NOTES = [
     f"agreement: gridml's objective with tight tolerances over the best of all, less 1; {TIGHT:g} is wanted",
     "gridml: all of gridml.compute for a program that is loaded: the graph from arrays, edges by their ends, passes, "
     "results; first: the first call, with what is compiled then. celer and skglm are given the matrix by columns, "
-    "liblinear by rows, which it turns itself. gridml: lr_newton.py; gridml, pairs: lr_pairs.py, where features are few",
+    "liblinear by rows, which it turns itself. gridml: lr_newton.py; gridml, pairs: lr_pairs.py, for few features",
     "reviews: every sixth review of films (IMDB), words and pairs of words, rows of length 1; adult: a9a, 32,560 rows "
     "of 14 of 123 features; drawn: 3,000 rows of 60 of 20,000 features, whose popularity falls as 1/rank, labels by "
     "hidden weights of a hundredth of them, with noise",

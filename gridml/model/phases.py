@@ -158,7 +158,7 @@ class Stages(Shape):
                     )
 
     def _check_linked_phases(self, scanned: VertexType) -> None:
-        """Raise ProgramError if a phase is no superstep over all vertices, or sums of one are read in another."""
+        """Raise ProgramError if a phase is no superstep over all vertices."""
         batch, first = self.mini_batch, self.phases[0].at_owner[0].name
         for name, number in (("size", batch.size), ("edges", batch.edges)):
             if number is not None:
@@ -167,16 +167,6 @@ class Stages(Shape):
                     f"vertices that are linked with one another: what follows {first} sees what all of them have "
                     f"become. Leave {name} out: each part is one mini-batch then."
                 )
-        sums = [name for name, each in scanned.workspace.items() if each.own_rule is not None]
-        for phase in self.phases:
-            applied = [isinstance(each, ApplyStage) and each.over is scanned.cls for each in phase.on_workers]
-            for at, each in enumerate(phase.on_workers):
-                if sums and isinstance(each, ExchangeStage) and each.is_turned and not any(applied[at:]):
-                    raise ProgramError(
-                        f"{each.name} adds to accumulators of {scanned.name} ({', '.join(sums)}), and nothing reads "
-                        f"them before all parts wait for one another, after which they begin again; put a stage under "
-                        f"@gridml.apply({scanned.name}) right behind {each.name}."
-                    )
 
     def _check_owner(self) -> None:
         """Raise ProgramError if sums are not complete where they are read, or are read nowhere."""

@@ -107,9 +107,7 @@ class LocalFields:
     once: no vertex is trained in the next phase before that, so that patches alone say which phases have ended.
     """
 
-    def __init__(
-        self, graph: Graph, folder: Path, *, bsp: bool, phases: bool = False, durable: bool = True
-    ) -> None:
+    def __init__(self, graph: Graph, folder: Path, *, bsp: bool, phases: bool = False, durable: bool = True) -> None:
         self._graph = graph
         self._folder = folder
         self._bsp, self._phases = bsp, bsp and phases
