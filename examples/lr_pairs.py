@@ -98,5 +98,4 @@ def graph() -> gridml.Graph:
     return g
 
 
-pass_over = [gridml.MiniBatch([look], parts=4), solve, take, enough]
-program = gridml.Program(graph, pass_over, evaluate, epochs=100, shuffle="none")
+program = gridml.Program(graph, [gridml.MiniBatch([look]), solve, take, enough], evaluate, epochs=100, shuffle="none")

@@ -43,8 +43,8 @@ def written(folder: Path, name: str, *changes: tuple[str, str]) -> Path:
     return folder / f"{name}.py"
 
 
-def play(file: Path, root: Path, workers: int = 1) -> World:
-    settings = Settings(file, "simulated", workers, seed=1)
+def play(file: Path, root: Path, workers: int = 1, placement: str | None = None) -> World:
+    settings = Settings(file, "simulated", workers, seed=1, placement=placement)
     return play_scenario(settings, Scenario(Steady(workers), COSTS), root, trainer=Trainer(file, COSTS, 1))
 
 
@@ -150,9 +150,12 @@ def test_pages_on_four_parts_are_a_power_iteration(tmp_path: Path) -> None:
     np.testing.assert_allclose(results[1], rank, rtol=1e-12)
 
 
-def test_each_phase_of_linked_pages_sees_what_all_parts_made_of_the_one_before(tmp_path: Path) -> None:
+@pytest.mark.parametrize("placement", [None, "parsa"])
+def test_each_phase_of_linked_pages_sees_what_all_parts_made_of_the_one_before(
+    placement: str | None, tmp_path: Path
+) -> None:
     file, root = written(tmp_path, "hubs"), tmp_path / "run"
-    play(file, root, workers=3)
+    play(file, root, workers=3, placement=placement)
     verify_credits(root)
     verify_ticks(root, 0)
     program = module_in(file)
