@@ -49,6 +49,11 @@ NOTES = [
     "of 14 of 123 features; drawn: 3,000 rows of 60 of 20,000 features, whose popularity falls as 1/rank, labels by "
     "hidden weights of a hundredth of them, with noise",
 ]
+# lr_pairs.py leaves rare words out, and here all are wanted.
+ALL_WORDS = (
+    ("    common = word < FEATURES  # the vocabulary begins with the most frequent\n", ""),
+    ("np.append(0, np.cumsum(common))[offsets], word[common], weight=x[common]", "offsets, word, weight=x"),
+)
 Array = NDArray[Any]
 Solver = Callable[[csr_matrix, csc_matrix, Array, float, float], Array]
 
@@ -154,6 +159,8 @@ class ByStages:
             ("ids=vocabulary, ", ""),
         ):
             assert text.count(old) == 1, f"{self._name}.py lacks {old!r}"
+            text = text.replace(old, new)
+        for old, new in ALL_WORDS:
             text = text.replace(old, new)
         path = self._folder / f"{self._name}_{features}.py"
         path.write_text(text.replace("ENOUGH = 100, ", f"ENOUGH = {features}, "), encoding="utf-8")
