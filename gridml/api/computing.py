@@ -201,15 +201,14 @@ class _Computation:
         these functions found last)."""
         enough: dict[str, None] = {}
         totals: dict[str, float] = {}
-        for name, values in self._before.items():
-            if values is not (now := self._table.columns[name]):
-                over_rows(partial(_copy, now, values), len(values), self._threads)
         if self._made is None or self._shuffle != "none":
             self._made = self._order(progress.epoch)
         order, fields, spans, whole = self._made
         for number, (start, stop) in enumerate(spans):
             rows = whole or self._rows(order, fields, self._drawn(progress.epoch, number))
             for phase, runner in enumerate(rows.runners):
+                if not number:  # each phase of a program whose vertices are linked is a superstep
+                    self._look_back(order, fields)
                 runner.run(start, stop, progress)
                 if at_owner := self._shape.phases[phase].at_owner:
                     contexts = [each.context for each in at_owner if isinstance(each, GlobalSync)]
@@ -226,6 +225,17 @@ class _Computation:
                 for each in self._table.type.mutable_of_edge(name):
                     self._table.edges[name].fields[each][edges.places] = edges.fields[each]
         return [*enough], totals
+
+    def _look_back(self, order: Ids | None, fields: Mapping[str, Array]) -> None:
+        """Copy what stages read across edges between local vertices, as it is now: `fields`, in the `order` of a
+        pass."""
+        for name, values in self._before.items():
+            if name in self._table.type.mutable:
+                now = fields[name]
+                if order is None:
+                    over_rows(partial(_copy, now, values), len(values), self._threads)
+                else:
+                    values[order] = now
 
     def _order(self, epoch: int) -> _Order:
         """Return the order of a pass."""

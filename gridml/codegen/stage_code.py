@@ -376,6 +376,13 @@ class Fields:
             if access.type is not None and access.argument.part is not Part.CONTEXT:
                 when, reader = "tick has ended", f"gridml.apply({access.type.name})"
             raise self.code.error(node, f"{access} was read before the {when}; a {reader} reads accumulators.")
+        turns = isinstance(self.stage, ExchangeStage) and self.stage.is_turned
+        if turns and access.type is None and access.declared.mutable:
+            raise self.code.error(
+                node,
+                f"{access} changes, and {self.stage.name} walks edges from their ends, where it is as graph() gave it; "
+                f"take the edges as gridml.Links[{self.stage.over.__name__}].",
+            )
 
     def float_dtype(self, accesses: Iterable[Access]) -> np.dtype[Any]:
         """Return the dtype of numbers with a point, as the module's docstring says."""

@@ -23,6 +23,7 @@ from gridml.codegen.cache import module_of
 from gridml.codegen.interpreted import interpreted
 from gridml.codegen.kernel import Column, Kernel, adder, kernel_of
 from gridml.codegen.line_map import explained
+from gridml.codegen.stage_code import StageError
 from gridml.engine import stage_jobs
 from gridml.engine.stage_jobs import Division, StageJob, Waves
 from gridml.model.batch import Rows
@@ -168,7 +169,26 @@ def compiled_stages(
 def stages_of(stages: Stages, *, plain: bool = False, holds: bool = False) -> list[CompiledStage]:
     """Return the stages of a mini-batch that workers run, those of all phases, as `compiled_stages` does."""
     on_workers = [each for phase in stages.phases for each in phase.on_workers]
-    return compiled_stages(on_workers, exact=stages.mini_batch.exact, plain=plain, holds=holds)
+    made = compiled_stages(on_workers, exact=stages.mini_batch.exact, plain=plain, holds=holds)
+    for phase in range(len(stages.phases) if stages.has_phases else 0):
+        _check_sums([made[number] for number in stages.numbers(phase)])
+    return made
+
+
+def _check_sums(phase: Sequence[CompiledStage]) -> None:
+    """Raise StageError for an accumulator of local vertices that is not filled in the phase in which it is read."""
+    filled: set[str] = set()
+    for each in phase:
+        used = [column.access for column in each.kernel.columns if isinstance(column.access.declared, accumulator)]
+        own = {f"{access.type.name}.{access.name}" for access in used if access.type and not access.travels}
+        if isinstance(each.stage, ExchangeStage):
+            filled |= own
+        elif lacks := own - filled:
+            raise StageError(
+                f"{each.stage.name} reads {', '.join(sorted(lacks))}, and nothing has added to it since all parts "
+                f"waited for one another, where accumulators of local vertices begin again; put {each.stage.name} "
+                f"right behind the exchange that adds to it."
+            )
 
 
 @final

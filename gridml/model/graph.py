@@ -324,11 +324,13 @@ class Graph:
 
         table = self.tables[source]
         edges, declared = replace(table.edges[name], stays=False), table.type.edges[name]
-        if not edges.symmetric or table.type.mutable_of_edge(name):
+        changing = table.type.mutable_of_edge(name)  # left out, as nothing reads them from the ends
+        if not edges.symmetric or changing:
             if edges.constant is not None:  # all lead to one vertex
                 edges = replace(edges, targets=np.full(edges.count, edges.constant), constant=None)
             offsets = np.concatenate([[0], np.cumsum(edges.lengths)])
-            given = {**({} if edges.weight is None else {"": edges.weight}), **edges.fields}
+            fixed = {each: values for each, values in edges.fields.items() if each not in changing}
+            given = {**({} if edges.weight is None else {"": edges.weight}), **fixed}
             begins, sources, fields = by_ends(offsets, edges.targets, table.count, given)
             edges = Edges(table.count, sources, begins, weight=fields.pop("", None), fields=fields)
         table.type = replace(table.type, edges={**table.type.edges, turned(name): declared})

@@ -29,6 +29,7 @@ class Stages(Shape):
         self.batch = None if self.drawn is not None else mini_batch.size
         self.edges, self.follows_ends = mini_batch.edges, self.batch is None
         self.phases = mini_batch.phases
+        self.has_phases = len(self.phases) > 1
         self.function = self.stages[0].function
         # A tick is one mini-batch of each part, so that its bits depend on no number of workers.
         self.shares_batch = math.isinf(mini_batch.lag) and self.edges is None
@@ -39,8 +40,8 @@ class Stages(Shape):
 
     @cached_property
     def is_linked(self) -> bool:
-        """True if edges between local vertices are walked: a pass is a superstep, in which these read one another as
-        the last pass left them."""
+        """True if edges between local vertices are walked: a pass, or each of its phases, is a superstep, in which
+        these read one another as the last one left them."""
         return any(each.is_linked for each in self.exchanges)
 
     def numbers(self, phase: int | None) -> range:
@@ -144,13 +145,8 @@ class Stages(Shape):
                 f"MiniBatch got slack={self.mini_batch.slack!r}, and {scanned.name} vertices are linked with one "
                 f"another: they read what the last pass left. Leave slack out, which is 0 then."
             )
-        if self.is_linked and len(self.phases) > 1:
-            at = self.phases[1].on_workers[0].name
-            raise ProgramError(
-                f"{at} comes after {self.phases[0].at_owner[0].name}, which waits for all parts, and {scanned.name} "
-                f"vertices are linked with one another: such a program has one phase a pass. Let what follows be in "
-                f"the next pass, with a field that says whose turn it is."
-            )
+        if self.is_linked and self.has_phases:
+            self._check_linked_phases(scanned)
         for name, of in self.types.items():
             for field in of.edges:
                 other = describe(of.target(field))
@@ -160,6 +156,17 @@ class Stages(Shape):
                         f"cycle of types; stages look at edges from one local type to replicated ones. Leave one of "
                         f"these edges out, or copy what is read along it into fields of {name}."
                     )
+
+    def _check_linked_phases(self, scanned: VertexType) -> None:
+        """Raise ProgramError if a phase is no superstep over all vertices."""
+        batch, first = self.mini_batch, self.phases[0].at_owner[0].name
+        for name, number in (("size", batch.size), ("edges", batch.edges)):
+            if number is not None:
+                raise ProgramError(
+                    f"MiniBatch got {name}={number!r}, and {first}, at which all parts wait, with {scanned.name} "
+                    f"vertices that are linked with one another: what follows {first} sees what all of them have "
+                    f"become. Leave {name} out: each part is one mini-batch then."
+                )
 
     def _check_owner(self) -> None:
         """Raise ProgramError if sums are not complete where they are read, or are read nowhere."""

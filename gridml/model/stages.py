@@ -294,9 +294,9 @@ def exchange(*, over: type[Vertex], when: str | None = None) -> Callable[[Callab
     end, whose mutable fields the stage may change. A mini-batch is `size` vertices of the type, drawn again in each
     pass, and all edges to them.
 
-    Edges may lead to local vertices of the same type. Then the stage reads across an edge what the last pass left. Edge
-    by edge it adds to accumulators of the edge's end, which `apply` of the type then reads; with `Links` it changes the
-    vertex itself.
+    Edges may lead to local vertices of the same type. Then the stage reads across an edge what the last pass left, or
+    the last phase, if the MiniBatch has several. Edge by edge it adds to accumulators of the edge's end, which `apply`
+    of the type then reads; with `Links` it changes the vertex itself.
     """
     if not (isinstance(over, type) and issubclass(over, Vertex) and over is not Vertex):
         raise ProgramError(f"exchange got over={over!r}; expected the vertex type whose edges the stage looks at.")
@@ -388,7 +388,8 @@ class MiniBatch:
     `slack=math.inf` workers never wait for one another within a pass.
 
     A stage at the owner, or a `global_sync`, ends a *phase*: the exchanges behind it begin when those before it are
-    complete in all parts, and see what it left.
+    complete in all parts, and see what it left, also across edges between local vertices. With such edges a MiniBatch
+    of several phases has neither `size` nor `edges`.
 
     `exact=True` forbids the compiler to change the order of sums, which it does to vectorise them: compiled stages then
     compute what plain Python does, bit for bit. Raises ProgramError for invalid options.

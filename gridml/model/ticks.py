@@ -53,7 +53,8 @@ class Consistency:
     merges_whole_ticks: bool = False
     #: a pass begins when the one before is credited and merged, so that it reads all of that
     is_sequential: bool = False
-    #: a pass is a superstep, on a uniform partition: linked local vertices read one another as the last pass left them
+    #: a pass, or each of its phases, is a superstep, on a uniform partition: linked local vertices read one another as
+    #: the last one left them
     is_bsp: bool = False
 
     @staticmethod

@@ -41,6 +41,7 @@ class Shape(ABC):
     follows_ends: bool = False  #: mini-batches end where a chunk says; False: they have `batch` vertices
     drawn: type[Vertex] | None = None  #: the replicated type whose vertices make a mini-batch; None: the driving type
     shares_batch: bool = False  #: a batch is no step: workers may cut it, whatever its vertices train
+    has_phases: bool = False  #: all parts' mini-batches are merged several times within one
 
     @property
     @abstractmethod

@@ -310,7 +310,9 @@ class VertexType:
 
     def mutable_of_edge(self, edge_name: str) -> list[str]:
         """Names of the mutable fields of edges that start at vertices of this type; empty for a replicated type."""
-        return [] if self.replicated else [n for n, each in self.edges[edge_name].fields.items() if each.mutable]
+        if self.replicated or not edge_name.isidentifier():  # edges by their ends, which nothing changes
+            return []
+        return [n for n, each in self.edges[edge_name].fields.items() if each.mutable]
 
     def target(self, edge_name: str) -> type[Vertex]:
         """Return the class that an edge leads to. Raises ProgramError for an unknown name."""

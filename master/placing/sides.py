@@ -100,7 +100,7 @@ def in_order(order: NDArray[np.int64], parts: int, division: Ticks | None) -> ND
     if division is None:
         borders = np.arange(1, parts) * len(order) // parts
     else:
-        borders = np.asarray(division.mini_batches(order).borders)
+        borders = np.asarray(division.mini_batches(order).borders) // (division.phases * division.blocks)
     labels = np.empty(len(order), np.int32)
     labels[order] = np.repeat(np.arange(parts), np.diff(borders, prepend=0, append=len(order)))
     return labels

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -102,13 +103,16 @@ class LocalFields:
     """The mutable columns of a graph. `show` replaces the graph's own columns by memory-mapped files in `folder`.
 
     With `bsp` each epoch is a superstep: its changes become visible when it ends, so that every call of f in it reads
-    the same values.
+    the same values. If an epoch has `phases`, each of them is a superstep, and has ended when every row has come home
+    once: no vertex is trained in the next phase before that, so that patches alone say which phases have ended.
     """
 
-    def __init__(self, graph: Graph, folder: Path, *, bsp: bool, durable: bool = True) -> None:
+    def __init__(self, graph: Graph, folder: Path, *, bsp: bool, phases: bool = False, durable: bool = True) -> None:
         self._graph = graph
         self._folder = folder
-        self._bsp = bsp
+        self._bsp, self._phases = bsp, bsp and phases
+        self._waiting: list[Fields] = []  # pushes of a phase that has not ended
+        self._came: Counter[str] = Counter()  # their rows, by "Type.field"
         self._durable = durable
         self._first = graph.mutable_columns()  # its own, before any training; dropped once there is a base
         # by "Type.field": (dtype, shape)
@@ -126,6 +130,9 @@ class LocalFields:
             return
         self._folder.mkdir(exist_ok=True)
         self._columns = self._make(lambda field: f"{field}.npy", base, () if self._bsp else patches)
+        self._waiting, self._came = [], Counter()
+        for patch in patches if self._phases else ():
+            self._arrived(self._read_patch(patch))
         if base is not None:
             self._first = {}  # frees their memory
         for field, column in self._columns.items():
@@ -210,9 +217,21 @@ class LocalFields:
         return bundle.digest(payload)
 
     def committed(self, pushes: Sequence[Fields]) -> None:
-        """Apply committed pushes to the working copy. With bsp do nothing: they wait for the end of the superstep."""
-        if not self._bsp:
+        """Apply committed pushes to the working copy. With bsp they wait for the end of the superstep."""
+        if self._phases:
+            self._arrived(pushes)
+        elif not self._bsp:
             _apply(self._columns, pushes)
+
+    def _arrived(self, pushes: Sequence[Fields]) -> None:
+        """Apply pushes once every row of what they have is there."""
+        for push in pushes:
+            self._waiting.append(push)
+            for owner, rows in push.items():
+                self._came.update({f"{owner}.{name}": len(rows.ids) for name in rows.fields})
+            if all(count == len(self._columns[field]) for field, count in self._came.items()):
+                _apply(self._columns, self._waiting)
+                self._waiting, self._came = [], Counter()
 
     def sweep(self, base: FieldsBase | None, patches: Sequence[Patch]) -> None:
         """Remove the files of all bases and patches except `base` and `patches`, and unfinished files."""

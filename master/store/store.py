@@ -76,7 +76,8 @@ def _opened(ledger: Ledger, spec: RunSpec, directory: RunDirectory, now: float, 
     replica = Replica(spec.graph, versions)
     replica.load(*ledger.newest_version(), ledger.next_version)
     _refuse(tensor_differences(spec.graph, replica.state), ledger, spec)
-    fields = LocalFields(spec.graph, directory.fields, bsp=spec.program.consistency.is_bsp, durable=durable)
+    bsp, phases = spec.program.consistency.is_bsp, spec.program.shape.has_phases
+    fields = LocalFields(spec.graph, directory.fields, bsp=bsp, phases=phases, durable=durable)
     with ledger.transaction():  # the write lock keeps another master from making the same files
         fields.show(ledger.base(), ledger.patches())
     if not ledger.get("undone", False):

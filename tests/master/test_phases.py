@@ -43,8 +43,8 @@ def written(folder: Path, name: str, *changes: tuple[str, str]) -> Path:
     return folder / f"{name}.py"
 
 
-def play(file: Path, root: Path, workers: int = 1) -> World:
-    settings = Settings(file, "simulated", workers, seed=1)
+def play(file: Path, root: Path, workers: int = 1, placement: str | None = None) -> World:
+    settings = Settings(file, "simulated", workers, seed=1, placement=placement)
     return play_scenario(settings, Scenario(Steady(workers), COSTS), root, trainer=Trainer(file, COSTS, 1))
 
 
@@ -148,6 +148,35 @@ def test_pages_on_four_parts_are_a_power_iteration(tmp_path: Path) -> None:
         rank, moved = new, np.abs(new - rank).sum()
     np.testing.assert_allclose(results[0], rank, rtol=1e-12)
     np.testing.assert_allclose(results[1], rank, rtol=1e-12)
+
+
+@pytest.mark.parametrize("placement", [None, "parsa"])
+def test_each_phase_of_linked_pages_sees_what_all_parts_made_of_the_one_before(
+    placement: str | None, tmp_path: Path
+) -> None:
+    file, root = written(tmp_path, "hubs"), tmp_path / "run"
+    play(file, root, workers=3, placement=placement)
+    verify_credits(root)
+    verify_ticks(root, 0)
+    program = module_in(file)
+    offsets, targets = program.web()
+    pages, source = program.PAGES, np.repeat(np.arange(program.PAGES), np.diff(offsets))
+    hub, seen = np.full(pages, 1 / pages), np.zeros(len(targets))
+    steps = np.where(np.arange(pages) == pages - 1, 0, pages)
+    for _ in range(program.PASSES):
+        raw = np.bincount(targets, hub[source], pages)
+        seen += raw[targets]
+        hub, authority = np.bincount(source, raw[targets], pages), raw / raw.sum()
+        hub /= hub.sum()
+        nearest = np.full(pages, pages)
+        np.minimum.at(nearest, targets, steps[source] + 1)
+        steps = np.minimum(steps, nearest)
+    found = {name: np.load(root / "fields" / f"Page.{name}.npy") for name in ("hub", "authority", "steps")}
+    np.testing.assert_allclose(found["hub"], hub, rtol=1e-12)
+    np.testing.assert_allclose(found["authority"], authority, rtol=1e-12)
+    np.testing.assert_array_equal(found["steps"], steps)
+    np.testing.assert_allclose(np.load(root / "fields" / "Page:links.seen.npy"), seen, rtol=1e-12)
+    assert len(np.unique(steps)) > 1 and (hub > 0).sum() > 50
 
 
 def test_a_run_that_ended_itself_is_evaluated(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ ENDINGS = {
     "slopes": ("slack=0, parts=4", "slack={}, parts=4"),
     "topics": ("size=", "slack={}, parts=4, size="),
     "ranks": ("parts=4", "slack={}, parts=4"),
+    "hubs": ("parts=4", "slack={}, parts=4"),
     "blocks": ("parts=4", "slack={}, parts=4"),
     "phases": ("slack=0, parts=4", "slack={}, parts=4"),
     "topics by edges": ("size=8", "slack={}, parts=4, edges=90"),
@@ -82,6 +83,7 @@ def state(root: Path, *fields: str) -> dict[str, bytes]:
 HOME = {"factors": ["User.p"], "slopes": ["Sample.score"], "topics": ["Text:words.topic"]}
 HOME["blocks"] = ["Sample.dual"]
 HOME["ranks"] = ["Page.rank", "Page.below"]
+HOME["hubs"] = ["Page.hub", "Page.authority", "Page.steps", "Page:links.seen"]
 HOME["phases"] = ["Sample.score", "Sample.along"]
 HOME["topics by edges"] = HOME["topics"]
 

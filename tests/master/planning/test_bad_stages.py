@@ -11,7 +11,7 @@ from master.planning.trial import try_out
 
 PROGRAMS = Path(__file__).parents[2] / "programs"
 FACTORS, TOPICS = "factors.py", "topics.py"
-PHASES, RANKS, BLOCKS = "phases.py", "ranks.py", "blocks.py"
+PHASES, RANKS, BLOCKS, HUBS = "phases.py", "ranks.py", "blocks.py", "hubs.py"
 CYCLE = [
     ("class User(", 'class Group(gridml.Vertex):\n    members = gridml.edge("User")\n\n\nclass User('),
     ("    rated = gridml.edge(", "    groups = gridml.edge(Group)\n    rated = gridml.edge("),
@@ -110,9 +110,16 @@ WRONG: dict[str, tuple[str, Edits, type[GridmlError], str]] = {
     "local vertices that are linked, with slack": (
         RANKS, [("parts=4, exact", "slack=2, parts=4, exact")], ProgramError,
         "MiniBatch got slack=2, and Page vertices are linked with one another: they read what the last pass left"),
-    "local vertices that are linked, in two phases": (
+    "sums of local vertices that are read in the next phase": (
         RANKS, [("[send, settle, enough]", "[send, enough, settle]")], ProgramError,
-        "settle comes after enough, which waits for all parts, and Page vertices are linked with one another"),
+        "settle reads Page.flow, Page.least, Page.visits, and nothing has added to it since all parts waited"),
+    "a field of edges that changes, read at their ends": (
+        HUBS, [("send(page: Page, linked: Page)", "send(page: Page, linked: Page, link: gridml.Link)"),
+               ("linked.praise += page.hub", "linked.praise += page.hub * link.seen")], ProgramError,
+        r"link.seen changes, and send walks edges from their ends, .* take the edges as gridml.Links\[Page\]"),
+    "local vertices that are linked, in phases of mini-batches": (
+        HUBS, [("parts=4", "parts=4, size=20")], ProgramError,
+        "MiniBatch got size=20, and add_up, at which all parts wait, with Page vertices that are linked"),
     "random numbers along edges between local vertices": (
         RANKS, [("    linked.visits += 1\n", "    linked.flow += gridml.uniform()\n")], ProgramError,
         r"gridml.uniform\(\) is drawn along edges that are walked from their ends; .* over Page with gridml.Links"),

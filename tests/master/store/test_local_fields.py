@@ -171,6 +171,25 @@ def test_in_a_superstep_all_see_the_values_it_began_with(tmp_path: Path) -> None
     np.testing.assert_array_equal(visits(g), [4, 3, 3, 0, 0, 0])
 
 
+def test_a_phase_ends_when_every_vertex_has_come_home(tmp_path: Path) -> None:
+    g = graph()
+    fields = LocalFields(g, tmp_path / "fields", bsp=True, phases=True, durable=False)
+    fields.show(None, [])
+    rest, patches = [i for i in range(COUNT) if i not in (1, 2)], []
+    for version, ids, number in ((1, [1, 2], 3), (2, rest, 4), (3, [1, 2], 5)):
+        patches.append((version, 0, fields.write_patch(version, [push(ids, number)])))
+        fields.committed([push(ids, number)])
+        expected = np.where(np.isin(np.arange(COUNT), [1, 2]), 3, 4) * (version > 1)  # the second phase has not ended
+        np.testing.assert_array_equal(visits(g), expected)
+        fields.show(None, patches)  # nor does the death of the master end it
+        np.testing.assert_array_equal(visits(g), expected)
+    fields.show(None, patches[:1])  # as after a rollback into the first phase
+    np.testing.assert_array_equal(visits(g), np.zeros(COUNT))
+    fields.show(None, patches)
+    fields.committed([push(rest, 6)])
+    np.testing.assert_array_equal(visits(g), np.where(np.isin(np.arange(COUNT), [1, 2]), 5, 6))
+
+
 Pushes = st.lists(st.tuples(st.lists(st.integers(0, COUNT - 1), min_size=1, unique=True), st.integers(1, 99)),
                   min_size=1, max_size=3)  # fmt: skip
 
