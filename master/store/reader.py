@@ -108,6 +108,7 @@ def standing(root: Path, written: str) -> str:
 
 
 EVALUATED_ON = "evaluated_on"  # a fact of the run: of how many vertices its metrics are; None: of all
+ROUNDS = "rounds"  # a fact of the run: rounds of gathered pushes that ended, and pushes that came too late for theirs
 STOPPED_EARLY = "stopped_early"  # a fact of the run: why it stopped before its last epoch
 LOGGED_SETTINGS = "told_settings"  # a fact of the run: the batch sizes and rates that workers use, as logged
 #: a fact of a run that makes no headway: {cause, reason, at_s, since_s}; null or missing while it makes headway

@@ -286,7 +286,7 @@ class Pushes:
             pending.pushed, pending.as_pushed = taken_rows(rows, merged.rows)
             pending.fast_forward = merged.fast_forward
             if self._rounds.used and not (added or merged.fast_forward):
-                pending.gathered = self._rounds.gather()
+                pending.gathered = self._rounds.gather(age)
         share = kept_share(merge.live, averages=self._merger.averages, added=added)
         self._kept.add(push.vertices, share)
         self._take_moments(pending, now, trusted=not decision.flagged)

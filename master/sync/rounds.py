@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, final
 from gridml.carriers.base import Message
 from master.leases.leases import Leases
 from master.state.worker_records import WorkerRecord, WorkerTable
+from master.store.reader import ROUNDS
 from master.store.store import Store
 from master.sync.merger import Merger
 from master.sync.rows import PendingReply
@@ -53,14 +54,13 @@ def ends(facts: RoundFacts) -> tuple[bool, str]:
 class Rounds:
     """The rounds of one run. `end` must be called inside the ledger's transaction."""
 
-    FACT = "rounds"  # its name in the ledger
-
     def __init__(
         self, store: Store, leases: Leases, workers: WorkerTable, merger: Merger, clock: Callable[[], float]
     ) -> None:
-        kept: dict[str, Any] = store.ledger.get(self.FACT, {})
+        kept: dict[str, Any] = store.ledger.get(ROUNDS, {})
         #: number of rounds that have ended, in this and earlier masters
         self.number: int = kept.get("number", 0)
+        self._late: int = kept.get("late", 0)  # pushes that came too late for their round
         #: versions that ended the last rounds, the newest last
         self._ends: list[int] = kept.get("ends", [])
         self.used = merger.gathers
@@ -92,9 +92,10 @@ class Rounds:
         record.assignment.round = self.number + self._is_near(now)
         return self._due_s + (self.interval_s if self._is_near(now) else 0.0) - now
 
-    def gather(self) -> int:
-        """Record that a push is gathered; return the number of its round."""
+    def gather(self, age: int) -> int:
+        """Record that a push of this age is gathered; return the number of its round."""
         self._has_gathered = True
+        self._late += age > 0
         return self.number
 
     def holds(self, pending: PendingReply) -> bool:
@@ -140,7 +141,7 @@ class Rounds:
         """Record that `version` holds all that was gathered before."""
         self.number, self._has_gathered = self.number + 1, False
         self._ends = [*self._ends, version][-MAX_ENDS:]
-        self._store.ledger.set(self.FACT, {"number": self.number, "ends": self._ends})
+        self._store.ledger.set(ROUNDS, {"number": self.number, "ends": self._ends, "late": self._late})
 
     def release(self) -> list[PendingReply]:
         """Return the messages whose replies wait no longer, but those of workers that have ended or sent another."""

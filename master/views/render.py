@@ -102,6 +102,14 @@ def _choices(choices: Choices) -> Iterator[tuple[str, RenderableType]]:
         yield "settings", Group(*choices.settings)
     if choices.placement is not None:
         yield "placed", choices.placement
+    if (rounds := choices.rounds) is not None:
+        late = rounds["late_pushes"]
+        yield (
+            "rounds",
+            f"{rounds['ended']:,}; {late:,} pushes came too late for theirs, and weigh less"
+            if late
+            else (f"{rounds['ended']:,}, with all pushes in time"),
+        )
     if choices.evaluated_on is not None:
         yield "evaluated", f"on {choices.evaluated_on}, drawn at random"
     if (best := choices.best) is not None:

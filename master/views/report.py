@@ -18,6 +18,7 @@ from master.state.failures import AVOID_AFTER
 from master.state.jobs import State
 from master.store.reader import (
     EVALUATED_ON,
+    ROUNDS,
     STOPPED_EARLY,
     RunClock,
     opened,
@@ -173,9 +174,14 @@ def _choices(db: sqlite3.Connection, facts: Mapping[str, Any]) -> Choices:
         **read_choices(facts),
         stopped_early=facts.get(STOPPED_EARLY),
         best=read_best_fact(facts),
+        rounds=_rounds(facts.get(ROUNDS)),
         evaluated_on=facts.get(EVALUATED_ON),
         sizing=sizing,
     )
+
+
+def _rounds(kept: Mapping[str, Any] | None) -> dict[str, int] | None:
+    return None if kept is None else {"ended": kept["number"], "late_pushes": kept["late"]}
 
 
 def _troubles(db: sqlite3.Connection, clock: RunClock) -> Troubles:

@@ -222,6 +222,7 @@ class Choices:
     placement: str | None
     stopped_early: str | None  #: reason why the run ended before the last epoch; None: it did not
     best: dict[str, Any] | None  #: version, epoch, goal and value of the best replica
+    rounds: dict[str, int] | None  #: number of rounds, and of pushes that came too late for theirs; None: no rounds
     evaluated_on: str | None  #: of how many vertices the metrics are, if evaluate takes a sample
     sizing: str | None  #: the last chunk sizes and their reason; None: lifetimes are not fitted yet
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,8 @@ from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 from master.store.versions import ReplicaState, Versions
 from master.sync.rounds import QUORUM, WINDOW, RoundFacts, ends
+from master.views.render import as_text
+from master.views.report import report
 from remote.stepped import Trainer
 from tests.support.effort import examples
 
@@ -120,6 +123,9 @@ COSTS = Costs(exec_s=0.01, start_s=0.1, push_s=0.2, boot_s=1.0)
 def test_every_step_is_merged_once_while_workers_train_on(tmp_path: Path) -> None:
     run = played(tmp_path, Scenario(Steady(4), COSTS, MachineSpeeds(sigma=0.3), travel_s=0.05, seed=1))
     assert rounds_of(run) > 5
+    said = report(run)
+    assert said.rounds is not None and said.rounds["ended"] >= rounds_of(run)
+    assert re.search(rf"^rounds +{said.rounds['ended']}\b", as_text(said), re.M)
     for tensor in newest(run).modules["Network", 0].tensors.values():
         np.testing.assert_allclose(tensor, COUNT * EPOCHS, atol=1)  # torch's first weights are below 0.6
 
