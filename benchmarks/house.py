@@ -39,11 +39,11 @@ SHARED_NAMES = frozenset({"__init__", "__main__", "base", "registry", "options",
 """Module names that many folders use by convention."""
 
 CEILINGS: dict[str, float] = {
-    "files": 344,
+    "files": 345,
     "public class names that stand twice": 0,
     "module names that repeat": 2,
     "circles of folders": 0,
-    "lines of statements in it": 44_300,
+    "lines of statements in it": 44_600,
     "lines of option plumbing": 3_099,
     f"hand-written functions with more than {MAX_HAND_WRITTEN} arguments": 4,
 }

@@ -32,7 +32,7 @@ from master.sync.owner_work import OwnerWork
 from master.sync.pushes import Pushes
 from master.sync.recovery import Failures, Recovery
 from master.sync.replies import PushPace, Replies, ReplySender
-from master.sync.rounds import Rounds
+from master.sync.rounds import RoundEnds
 from master.sync.tick_end import TickEnds
 from master.sync.version_use import Tails, VersionKeeper, VersionUse
 from master.takeover import Takeover
@@ -111,7 +111,7 @@ def wire(
 
     # Messages and pushes
     inbox = Inbox(workers, mailboxes, environment.codec, limits, DeadLetters(directory.root / "set-aside"), events)
-    rounds = Rounds(store, leases, workers, merger, environment.clock)
+    rounds = RoundEnds(store, leases, workers, merger, environment.clock)
     pushes = Pushes(store, leases, trust, merger, recovery, events, environment.hook, rounds, tick_ends)
 
     # Replies

@@ -38,7 +38,7 @@ from master.sync.gate import GateResult
 from master.sync.merger import Merged, Merger
 from master.sync.owner_work import OwnerChanges
 from master.sync.recovery import Recovery
-from master.sync.rounds import Rounds
+from master.sync.rounds import RoundEnds
 from master.sync.rows import PendingReply, sent_rows
 from master.sync.tick_end import TickEnds
 from master.telemetry.worth import KeptTraining, kept_share
@@ -195,7 +195,7 @@ class Pushes:
         recovery: Recovery,
         events: Events,
         hook: Hook,
-        rounds: Rounds,
+        rounds: RoundEnds,
         ticks: TickEnds | None = None,
     ) -> None:
         """`ticks` holds pushes until their tick is complete; None: a push is merged as it arrives."""

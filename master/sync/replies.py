@@ -35,7 +35,7 @@ from master.store.spec import RunSpec
 from master.store.store import Store
 from master.sync.merger import Merger
 from master.sync.moments import SharedMoments
-from master.sync.rounds import Rounds
+from master.sync.rounds import RoundEnds
 from master.sync.rows import PendingReply, RowSupply, Supply
 from master.sync.version_use import VersionUse
 from master.trust.trust import Trust
@@ -154,7 +154,7 @@ class PushPace:
     """The push interval of each worker of a run."""
 
     def __init__(
-        self, spec: RunSpec, sizes: SizeSettings, ledger: Ledger, leases: Leases, merger: Merger, rounds: Rounds
+        self, spec: RunSpec, sizes: SizeSettings, ledger: Ledger, leases: Leases, merger: Merger, rounds: RoundEnds
     ) -> None:
         self._program = spec.program
         self._can_add = spec.program.adds_steps(spec.graph)

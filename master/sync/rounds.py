@@ -51,7 +51,7 @@ def ends(facts: RoundFacts) -> tuple[bool, str]:
 
 
 @final
-class Rounds:
+class RoundEnds:
     """The rounds of one run. `end` must be called inside the ledger's transaction."""
 
     def __init__(
