@@ -217,9 +217,11 @@ LAST = 0.4  # share of a run over which the momentum falls to 0, as learning rat
 class Rounds(Aggregate):
     """Rounds in which all workers push and none waits: their mean step is taken, by default as it is.
 
-        wᵢ = nᵢ/(1+aᵢ)        at the end of a round: D = Σwᵢ(pᵢ−bᵢ)/Σwᵢ, m ← βm + D, v ← v + η(D + βm)
+        at the end of a round: D = Σ(pᵢ−bᵢ)/(1+aᵢ) · ΣN²/(ΣN)², m ← βm + D, v ← v + η(D + βm)
 
-    aᵢ is the age of a push: the number of rounds that ended since its base. The master ends a round when the live
+    The first sum is over pushes; aᵢ is the age of a push, the number of rounds that ended since its base. The others
+    are over workers, of which each has brought N vertices, by one push or several. So D is as long as the mean of the
+    workers' steps, weighed by their vertices, if these have one direction. The master ends a round when the live
     workers have pushed, or when it has waited for the last ones for long enough (`master.sync.rounds.ends`); what comes
     later counts in the next round. Until a round ends, a worker trains on from its own replica, and takes the master's
     next value with what it has trained meanwhile.
@@ -247,17 +249,19 @@ class Rounds(Aggregate):
             )
 
     def buffers(self, value: Array) -> dict[str, Array]:
-        """`steps`: Σwᵢ(pᵢ−bᵢ) of the open round, at least float32; `weight`: Σwᵢ; `momentum`: m."""
+        """Of the open round `steps`: Σ(pᵢ−bᵢ)/(1+aᵢ), at least float32, `vertices`: ΣN and `squares`: ΣN², those of late
+        pushes divided by 1+aᵢ; and `momentum`: m."""
         wide = np.result_type(value.dtype, np.float32)
         return {
             "steps": np.zeros(value.shape, wide),
-            "weight": np.zeros((), np.float64),
+            "vertices": np.zeros((), np.float64),
+            "squares": np.zeros((), np.float64),
             "momentum": np.zeros(value.shape, wide),
         }
 
     def merge(self, t: TensorMerge) -> float:
         held, gathered = t.buffers, t.out_buffers
-        if t.merge.fast_forward and t.merge.live <= 1 and not held["weight"]:
+        if t.merge.fast_forward and t.merge.live <= 1 and not held["vertices"]:
             for buffer in gathered.values():
                 buffer.fill(0)
             return kernels.fast_forward(t.out, t.base, t.replica, t.scale)
@@ -265,9 +269,11 @@ class Rounds(Aggregate):
             for name, buffer in gathered.items():
                 np.copyto(buffer, held[name])
             return kernels.blend(t.out, t.value, t.base, t.replica, 0.0, t.scale)
-        weight = max(1, t.merge.vertices) / (1 + t.merge.rounds)
+        weight = 1 / (1 + t.merge.rounds)
+        vertices = weight * max(1, t.merge.vertices)
         sumsq = kernels.blend(gathered["steps"], held["steps"], t.base, t.replica, 0.0, weight * t.scale)
-        gathered["weight"][...] = held["weight"] + weight
+        gathered["vertices"][...] = held["vertices"] + vertices
+        gathered["squares"][...] = held["squares"] + vertices * (2 * t.merge.before + vertices)
         np.copyto(gathered["momentum"], held["momentum"])
         np.copyto(t.out, t.value)
         return sumsq
@@ -277,18 +283,18 @@ class Rounds(Aggregate):
 
         Both are copies to be written in place. Return False if nothing was gathered.
         """
-        weight = float(buffers["weight"])
-        if not weight:
+        vertices, squares = float(buffers["vertices"]), float(buffers["squares"])
+        if not vertices:
             return False
         rate, momentum = self.at(share)
         mean, m = buffers["steps"], buffers["momentum"]
-        mean /= weight
+        mean *= squares / vertices**2
         m *= momentum
         m += mean
         kernels.shift(mean, mean, m, momentum)
         kernels.shift(value, value, mean, rate)
-        mean.fill(0)
-        buffers["weight"].fill(0)
+        for name in ("steps", "vertices", "squares"):
+            buffers[name].fill(0)
         return True
 
     def flush(self, value: Array, buffers: Tensors, live: int) -> bool:

@@ -39,6 +39,8 @@ class Merge(NamedTuple):
     """True: the step of a part of one batch, at a rate at which the steps of all parts add up to that of the batch."""
     rounds: int = 0
     """Number of rounds that ended since the base (`Aggregate.gathers`)."""
+    before: int = 0
+    """Vertices that earlier pushes of the same worker have brought into the open round."""
 
     @property
     def staleness(self) -> float:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from gridml.model.program import Program
 from gridml.model.schedule import DECAY, Schedule, TorchSchedule, Warmup, constant, linear_decay
+from gridml.protocol.messages import NO_PUSH
 
 # A worker's batch is at least the program's divided by this. Smaller batches gain little accuracy and cost more time
 # per vertex.
@@ -244,7 +245,7 @@ def _round(facts: PaceFacts) -> tuple[PaceChoice, str]:
     batch, rate = batch_and_rate(facts.batch, facts.min_batch, facts.live, keeps_rate=facts.keeps_rate, gathered=True)
     cost = costs.speed * costs.push_s
     every, reason = facts.asked, "asked for"
-    if every is None:
+    if every is None or every >= NO_PUSH:
         wanted = cost * max(1.0, ROUND_COST / facts.live**0.5)
         longest = facts.max_interval_s * costs.speed
         every = max(batch, round(min(wanted, longest)))

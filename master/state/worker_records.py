@@ -147,6 +147,7 @@ class AssignedWork:
     max_added: int = 0
     others: float = 0.0  #: how far other workers go during a batch whose step is added, as in `Pace`
     is_gathered: bool = False  #: its pushes are gathered in rounds
+    gathered: tuple[int, int] = -1, 0  #: (the last round into which it has pushed, vertices of these pushes)
     round: int = 0  #: the round that its next push is for (`sync/rounds.py`)
 
 

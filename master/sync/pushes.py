@@ -249,8 +249,8 @@ class Pushes:
         others = self._ticks.others(push.base) if self._ticks is not None and held else ledger.credited - base_credit
         # A step that was taken under another pace than the worker was told last is averaged, which does no harm.
         added = push.added and push.vertices <= pending.record.assignment.max_added
-        age = self._rounds.age(push.base)
-        merge = Merge(self._version, push.base, push.vertices, others, max(1, self._leases.live), added, age)
+        live, rounds = max(1, self._leases.live), self._rounds.facts(pending.record, push)
+        merge = Merge(self._version, push.base, push.vertices, others, live, added, *rounds)
         decision, outcome, trace = self._try_merge(pending, lease, merge, base, now)
         if decision.flagged:
             self._trust.flag(pending.record, lease, decision.reason, now, excess=decision.excess)
@@ -286,7 +286,7 @@ class Pushes:
             pending.pushed, pending.as_pushed = taken_rows(rows, merged.rows)
             pending.fast_forward = merged.fast_forward
             if self._rounds.used and not (added or merged.fast_forward):
-                pending.gathered = self._rounds.gather(age)
+                pending.gathered = self._rounds.gather(pending.record, merge)
         share = kept_share(merge.live, averages=self._merger.averages, added=added)
         self._kept.add(push.vertices, share)
         self._take_moments(pending, now, trusted=not decision.flagged)

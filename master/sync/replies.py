@@ -198,7 +198,9 @@ class PushPace:
         credited, total = self._ledger.credited, self._leases.epochs.total
         every_s, per_epoch = push_at_least_s(live, self.push_s), self._leases.epochs.vertex_count
         if gathered := assignment.is_gathered and self.rounds.interval_s > 0:
-            every, every_s = NO_PUSH - 1, self.rounds.due_in_s(pending.record)
+            due_s = self.rounds.due_in_s(pending.record)
+            if self.sizes.push_every != NO_PUSH:
+                every, every_s = NO_PUSH - 1, due_s
         if self.push_s == 0.0 and every_s > MAX_PUSH_INTERVAL_S and self.sizes.push_every is None and not self._can_add:
             every = NO_PUSH - 1  # the seconds of an interval cannot be turned into vertices yet, so the clock decides
         return Pace(live, credited, total, every, compress, every_s, per_epoch, added, assignment.others, gathered)

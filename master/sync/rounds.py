@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, final
 
+from gridml.aggregates import Merge
 from gridml.carriers.base import Message
+from gridml.protocol.messages import Push
 from master.leases.leases import Leases
 from master.state.worker_records import WorkerRecord, WorkerTable
 from master.store.reader import ROUNDS
@@ -75,9 +77,10 @@ class RoundEnds:
         self._merger = merger
         self._clock = clock
 
-    def age(self, base: int) -> int:
-        """Return the number of rounds that ended after version `base`."""
-        return sum(version > base for version in self._ends)
+    def facts(self, record: WorkerRecord, push: Push) -> tuple[int, int]:
+        """Return (`Merge.rounds`, `Merge.before`) of a push."""
+        number, vertices = record.assignment.gathered
+        return sum(version > push.base for version in self._ends), vertices if number == self.number else 0
 
     def set_interval(self, interval_s: float, delay_s: float) -> None:
         """Set the seconds between two ticks, from the next tick on (0: pushes are not gathered), and those from a tick
@@ -92,10 +95,11 @@ class RoundEnds:
         record.assignment.round = self.number + self._is_near(now)
         return self._due_s + (self.interval_s if self._is_near(now) else 0.0) - now
 
-    def gather(self, age: int) -> int:
-        """Record that a push of this age is gathered; return the number of its round."""
+    def gather(self, record: WorkerRecord, merge: Merge) -> int:
+        """Record that a push is gathered; return the number of its round."""
         self._has_gathered = True
-        self._late += age > 0
+        self._late += merge.rounds > 0
+        record.assignment.gathered = self.number, merge.before + merge.vertices
         return self.number
 
     def holds(self, pending: PendingReply) -> bool:
@@ -117,10 +121,12 @@ class RoundEnds:
     def should_end(self) -> tuple[bool, str]:
         """Return (whether the round ends now, reason)."""
         now = self._clock()
-        if not (self._waiting or (self._has_gathered and self.interval_s and now >= self._due_s)):
+        if not (self._waiting or self._has_gathered):
+            return False, "nothing was pushed"
+        if self._leases.live <= 1 or self._leases.epochs.is_finished():
+            return True, "no other worker trains"
+        if not self._waiting and (self.interval_s == 0.0 or now < self._due_s):
             return False, "no push is due"
-        if self._leases.epochs.is_finished():
-            return True, "the run has ended"
         records = map(self._workers.get, {lease.worker for lease in self._store.ledger.leases})
         rounds = [record.assignment.round for record in records if record is not None]
         late = sum(number <= self.number for number in rounds)

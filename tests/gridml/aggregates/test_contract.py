@@ -290,6 +290,33 @@ def test_fedbuff_waits_for_as_many_pushes_as_there_are_workers_and_flushes_the_r
     np.testing.assert_allclose(flushed["w"], 1, rtol=1e-6)
 
 
+def test_a_round_is_the_mean_of_workers_whatever_the_number_of_their_pushes() -> None:
+    """One worker pushes 3 vertices, another 1 and then 2, a third half as many: the mean weighs them by vertices."""
+    rule, base = rounds(), np.zeros(2)
+    rules = FlatRules({"w": rule})
+    master: dict[str, Any] = {"w": base} | rules.buffers({"w": base})
+    for vertices, before in ((30, 0), (10, 0), (20, 10), (15, 0)):
+        push = Merge(2, 1, vertices, 64, 3, before=before)
+        master |= rules.merge(master, {"w": base + vertices}, {"w": base}, push).tensors
+        np.testing.assert_array_equal(master["w"], base)  # until the round ends
+    value = base.copy()
+    assert rule.end_round(value, {name[2:]: array for name, array in master.items() if "#" in name}, 0.5)
+    np.testing.assert_allclose(value, (30 * 30 + 30 * 30 + 15 * 15) / 75)
+
+
+def test_late_pushes_weigh_less_and_momentum_ends_with_the_run() -> None:
+    rule, base = rounds(rate=0.5, momentum=0.8), np.zeros(1)
+    assert rule.at(0.0) == rule.at(0.6) == (0.5, 0.8) and rule.at(1.0) == (1.0, 0.0)
+    rules = FlatRules({"w": rule})
+    master: dict[str, Any] = {"w": base} | rules.buffers({"w": base})
+    master |= rules.merge(master, {"w": base + 10}, {"w": base}, Merge(2, 1, 10, 64, 3, rounds=1)).tensors
+    buffers = {name[2:]: array for name, array in master.items() if "#" in name}
+    value = base.copy()
+    assert rule.end_round(value, buffers, 0.0)
+    np.testing.assert_allclose(value, 0.5 * (5 + 0.8 * 5))
+    assert not rule.end_round(value, buffers, 0.0)  # nothing new was pushed
+
+
 def test_nesterov_is_algorithm_3_of_the_paper() -> None:
     rate, beta, workers = 0.7, 0.9, 3
     rules = FlatRules({"w": nesterov(rate, beta)})
