@@ -249,8 +249,8 @@ class Rounds(Aggregate):
             )
 
     def buffers(self, value: Array) -> dict[str, Array]:
-        """Of the open round `steps`: Σ(pᵢ−bᵢ)/(1+aᵢ), at least float32, `vertices`: ΣN and `squares`: ΣN², those of late
-        pushes divided by 1+aᵢ; and `momentum`: m."""
+        """Of the open round `steps`: Σ(pᵢ−bᵢ)/(1+aᵢ), at least float32, `vertices`: ΣN and `squares`: ΣN², in which
+        late pushes count for less, too; and `momentum`: m."""
         wide = np.result_type(value.dtype, np.float32)
         return {
             "steps": np.zeros(value.shape, wide),
