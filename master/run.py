@@ -136,6 +136,7 @@ class MasterRun:
         parts.fleet.handle(events, now)
         if parts.exchange.recovery.step(now):  # the run was rolled back
             parts.epoch_end.reset()
+            parts.exchange.undo_rounds()
         for text in parts.backend.notices():
             parts.events.record("warning", {}, text, standing=True)
         if parts.exchange.failures.stop_because is not None:

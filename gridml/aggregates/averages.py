@@ -250,22 +250,23 @@ class Rounds(Aggregate):
 
     def buffers(self, value: Array) -> dict[str, Array]:
         """Of the open round `steps`: Σ(pᵢ−bᵢ)/(1+aᵢ), at least float32, `vertices`: ΣN and `squares`: ΣN², in which
-        late pushes count for less, too; and `momentum`: m."""
+        late pushes count for less, too; and `momentum`: m, if β > 0."""
         wide = np.result_type(value.dtype, np.float32)
         return {
             "steps": np.zeros(value.shape, wide),
             "vertices": np.zeros((), np.float64),
             "squares": np.zeros((), np.float64),
-            "momentum": np.zeros(value.shape, wide),
+            **({"momentum": np.zeros(value.shape, wide)} if self.momentum else {}),
         }
 
     def merge(self, t: TensorMerge) -> float:
         held, gathered = t.buffers, t.out_buffers
-        if t.merge.fast_forward and t.merge.live <= 1 and not held["vertices"]:
+        alone = t.merge.live <= 1 and not held["vertices"]
+        if alone and t.merge.fast_forward and not t.merge.rounds:
             for buffer in gathered.values():
                 buffer.fill(0)
             return kernels.fast_forward(t.out, t.base, t.replica, t.scale)
-        if t.merge.added:
+        if alone or t.merge.added:
             for name, buffer in gathered.items():
                 np.copyto(buffer, held[name])
             return kernels.blend(t.out, t.value, t.base, t.replica, 0.0, t.scale)
@@ -274,7 +275,8 @@ class Rounds(Aggregate):
         sumsq = kernels.blend(gathered["steps"], held["steps"], t.base, t.replica, 0.0, weight * t.scale)
         gathered["vertices"][...] = held["vertices"] + vertices
         gathered["squares"][...] = held["squares"] + vertices * (2 * t.merge.before + vertices)
-        np.copyto(gathered["momentum"], held["momentum"])
+        if self.momentum:
+            np.copyto(gathered["momentum"], held["momentum"])
         np.copyto(t.out, t.value)
         return sumsq
 
@@ -287,11 +289,13 @@ class Rounds(Aggregate):
         if not vertices:
             return False
         rate, momentum = self.at(share)
-        mean, m = buffers["steps"], buffers["momentum"]
+        mean = buffers["steps"]
         mean *= squares / vertices**2
-        m *= momentum
-        m += mean
-        kernels.shift(mean, mean, m, momentum)
+        if self.momentum:
+            m = buffers["momentum"]
+            m *= momentum
+            m += mean
+            kernels.shift(mean, mean, m, momentum)
         kernels.shift(value, value, mean, rate)
         for name in ("steps", "vertices", "squares"):
             buffers[name].fill(0)

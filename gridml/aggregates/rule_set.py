@@ -142,8 +142,10 @@ class RuleSet:
             value = master.tensors[name].copy()
             next_ = {key: array.copy() for key, array in master.buffers[name].items()}
             if apply(self.rules[name], value, next_):
-                applied.tensors[name], applied.buffers[name] = value, next_
-        return applied if applied.tensors else None
+                applied.buffers[name] = next_
+                if not same_bits(value, master.tensors[name]):  # a frozen tensor is not sent again
+                    applied.tensors[name] = value
+        return applied if applied.buffers else None
 
 
 def _room(out: Mapping[str, Array], name: str, like: Array) -> Array:

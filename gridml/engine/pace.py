@@ -183,7 +183,9 @@ def choose_pace(facts: PaceFacts) -> tuple[PaceChoice, str]:
     batch, rate = batch_and_rate(facts.batch, facts.min_batch, facts.live, keeps_rate=facts.keeps_rate)
     if why:
         return PaceChoice(batch, rate, batch), why
-    if facts.gathers and facts.live > 1:
+    measured = facts.typical is not None and facts.typical.speed > 0
+    # Where no pushes are wanted before the end of a chunk, each of those is a round of its own.
+    if facts.gathers and facts.live > 1 and measured and facts.asked != NO_PUSH:
         return _round(facts)
     if facts.asked is not None:
         return PaceChoice(batch, rate, facts.asked), "asked for"
@@ -200,8 +202,8 @@ def _added_batch(facts: PaceFacts) -> tuple[int, str]:
     """
     costs = facts.typical
     part, most = added_sizes(facts.batch, facts.min_batch, facts.live)
-    adds = facts.adds and not facts.keeps_rate and facts.asked is None and part <= most
-    if costs is None or facts.live < 2 or not (adds or facts.gathers):
+    adds = facts.adds and not facts.keeps_rate and part <= most
+    if costs is None or facts.live < 2 or facts.asked is not None or not (adds or facts.gathers):
         return 0, ""
     if costs.speed <= 0:
         return 0, "one batch: the costs of a push are not measured yet"
@@ -245,7 +247,7 @@ def _round(facts: PaceFacts) -> tuple[PaceChoice, str]:
     batch, rate = batch_and_rate(facts.batch, facts.min_batch, facts.live, keeps_rate=facts.keeps_rate, gathered=True)
     cost = costs.speed * costs.push_s
     every, reason = facts.asked, "asked for"
-    if every is None or every >= NO_PUSH:
+    if every is None:
         wanted = cost * max(1.0, ROUND_COST / facts.live**0.5)
         longest = facts.max_interval_s * costs.speed
         every = max(batch, round(min(wanted, longest)))

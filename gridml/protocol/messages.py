@@ -142,7 +142,7 @@ class Pace:
     per_epoch: int = 0  # vertices of an epoch; 0 if the run has one epoch
     added: int = 0  # vertices of a batch, if the master adds the step of each batch; 0: it averages replicas
     others: float = 0.0  # how far other workers go while a batch is trained, in lengths of its step, if steps are added
-    gathered: bool = False  # pushes are gathered in rounds: they are due by the clock, after `push_s`
+    gathered: bool = False  # pushes are gathered in rounds: the next is due `push_s` after this reply
 
 
 @dataclass(frozen=True)

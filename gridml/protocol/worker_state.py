@@ -132,7 +132,7 @@ class WorkerState:
         self._has_waited = False  # the worker waited for the lease in hand longer than `MAX_WAITING` allows
         self._lease_s = 0.0  # seconds that the last lease took
         self._gives_ahead = True  # False if the last push within a lease asked for another lease and got none
-        self._pushed_s = now_s  # time of the last push
+        self._pushed_s = now_s  # time of the last push, in rounds that of the last reply
         self._action_s = now_s  # time at which the last action was returned; its duration counts from here
         self._counted = 0  # `trained` when the last answered sync was sent: `_pace.credited` cannot include later rows
         self._ended_s: float | None = None  # time of the last batch of the last lease; None once the next one begins
@@ -192,6 +192,8 @@ class WorkerState:
         self.answered = True
         self._version, self._pace, self._counted = reply.version, reply.pace, answered.trained
         self._heard = reply.answer
+        if reply.pace.gathered:  # the master counts the seconds until the next tick from now on
+            self._pushed_s = now_s
         self._ready.update(reply.ready)
         if answered.sync.wants and answered.work is not None and answered.work is self._work:
             self._gives_ahead = reply.lease is not None

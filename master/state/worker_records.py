@@ -148,6 +148,7 @@ class AssignedWork:
     others: float = 0.0  #: how far other workers go during a batch whose step is added, as in `Pace`
     is_gathered: bool = False  #: its pushes are gathered in rounds
     gathered: tuple[int, int] = -1, 0  #: (the last round into which it has pushed, vertices of these pushes)
+    last_gathered: tuple[int, int] = -1, -1  #: (lease, number) of the last push that was gathered
     round: int = 0  #: the round that its next push is for (`sync/rounds.py`)
 
 

@@ -258,7 +258,7 @@ class Exchange:
     def end_round(self) -> bool:
         """End the round of gathered pushes if it is time, and send the replies that waited for it. Return whether it
         ended."""
-        rounds, now = self.pace.rounds, self.environment.clock()
+        rounds, now, began = self.pace.rounds, self.environment.clock(), self.environment.cpu()
         if not rounds.should_end()[0]:
             return False
         store, hook = self.store, self.environment.hook
@@ -278,7 +278,18 @@ class Exchange:
             self._reply(pending)
         hook("after-answers")
         self.keeper.tidy(now)
+        self.pace.ended_round(self.environment.cpu() - began)
         return True
+
+    def undo_rounds(self) -> None:
+        """After a rollback, refuse the pushes whose replies waited for the end of their round."""
+        if not self.pace.rounds.used:
+            return
+        with self.store.ledger.transaction():
+            undone = self.pace.rounds.undo()
+        for pending in undone:
+            pending.verdict, pending.reason = Verdict.REFUSED, "the run was taken back"
+            self._reply(pending)
 
     def _reply(self, pending: PendingReply) -> None:
         leave = self.leases.epochs.is_finished() or self.failures.stop_because is not None

@@ -56,6 +56,8 @@ class Merged:
     not_finite: str | None = None
     #: True: the replica becomes exactly what was pushed
     fast_forward: bool = False
+    #: True: steps were gathered, and are merged when their round ends
+    gathered: bool = False
     #: tensors whose steps were clipped by their rules
     clipped: frozenset[str] = frozenset()
     #: a rule's reason for refusing the push
@@ -194,7 +196,8 @@ class Merger:
             self._contractions.add(worker, self._minding(part), base, merge)
             for name, pushed, old in self._trained_tables(part, base):
                 self._contractions.add_table(worker, name, pushed, old, merge)
-        return replace(merged, fast_forward=merge.fast_forward and self._holds(merged, part)), decision
+        exact = merge.fast_forward and not merged.gathered and self._holds(merged, part)
+        return replace(merged, fast_forward=exact), decision
 
     def take_judged(self, push: PushMerge, pusher: str) -> Merged:
         """Return the replica with a push that was judged before, up to the first tensor that is not finite. The
@@ -318,16 +321,6 @@ class Merger:
             for rule in self._rule_set(key, vertex).rules.values()
         )
 
-    @property
-    def has_gathered(self) -> bool:
-        """True if a push is gathered whose round has not ended."""
-        return self.gathers and any(
-            "weight" in buffers and bool(buffers["weight"])
-            for key, vertex in self._replica.state.modules.items()
-            for name, buffers in vertex.buffers.items()
-            if self._rule_set(key, vertex).rules[name].gathers
-        )
-
     def end_pass(self) -> OwnerChanges:
         """Return what changes after a pass. Raises as `OwnerWork.end_pass` does."""
         if self._contractions is not None:
@@ -336,14 +329,15 @@ class Merger:
 
     def _apply(self, push: PushMerge) -> Merged:
         """Merge a push as a whole, up to the first tensor that is not finite."""
-        merged, clipped = Merged(), frozenset[str]()
+        merged, clipped, gathered = Merged(), frozenset[str](), False
         for key in push.part.modules:
             result = self._merge_module(key, push)
             self._add_up(merged.sumsqs, result)
             if result.not_finite is not None or result.objection is not None:
                 return Merged(not_finite=result.not_finite, objection=result.objection)
             clipped |= result.clipped
-            merged.modules[key] = self._moved(key, result.state, push)
+            merged.modules[key], kept = self._moved(key, result.state, push)
+            gathered |= kept
         for type_name, rows in push.part.rows.items():
             own = self._tables[type_name].type.has_own_rule
             result = self._own_rules.merge_rows(type_name, push) if own else self._merge_rows(type_name, push)
@@ -352,17 +346,18 @@ class Merger:
                 return Merged(not_finite=result.not_finite, objection=result.objection)
             clipped |= result.clipped
             merged.rows[type_name] = RowValues(rows.ids, result.state.tensors)
-        return replace(merged, clipped=clipped)
+        return replace(merged, clipped=clipped, gathered=gathered)
 
-    def _moved(self, key: VertexKey, merged: VertexState, push: PushMerge) -> VertexState:
-        """Return the state without unchanged tensors, which the rule does not move. Those that the push brings are
-        returned to the worker, unless it keeps its own until the end of the round."""
+    def _moved(self, key: VertexKey, merged: VertexState, push: PushMerge) -> tuple[VertexState, bool]:
+        """Return (the state without unchanged tensors, which the rule does not move; whether a step was gathered).
+        Tensors that the push brings are returned to the worker, unless it keeps its own until the end of the round."""
         pushed, base = push.part.modules[key], push.base.modules[key].tensors
         vertex = self._replica.state.modules[key]
         rules = {} if self._tables[key[0]].type.has_own_rule else self._rule_set(key, vertex).rules
         returned = {n for n in merged.tensors if pushed[n] is not base[n] and not (n in rules and rules[n].gathers)}
         moved = {n: t for n, t in merged.tensors.items() if n in returned or not same_bits(t, vertex.tensors[n])}
-        return VertexState(moved, merged.buffers)
+        gathered = any(pushed[n] is not base[n] and n not in moved for n in merged.tensors)
+        return VertexState(moved, merged.buffers), gathered
 
     def _merge_module(self, key: VertexKey, push: PushMerge) -> MergeResult:
         if self._tables[key[0]].type.has_own_rule:

@@ -234,6 +234,8 @@ class Pushes:
         lease, facts = self._facts(push, worker, now)
         few = facts is not None and self._leases.epochs.is_too_short(push.upto, facts.stop)
         pending.verdict, pending.reason = admit(push, worker, facts, base_kept=base_credit is not None, leaves_few=few)
+        if pending.verdict is Verdict.REPEATED:
+            pending.gathered = self._rounds.round_of(pending.record, push)
         if pending.verdict is not Verdict.MERGED or base_credit is None or lease is None:
             return
         base = self._base(push.base)
@@ -285,8 +287,8 @@ class Pushes:
             self._store.replica.put(merged.modules, merged.rows, self._version)
             pending.pushed, pending.as_pushed = taken_rows(rows, merged.rows)
             pending.fast_forward = merged.fast_forward
-            if self._rounds.used and not (added or merged.fast_forward):
-                pending.gathered = self._rounds.gather(pending.record, merge)
+            if merged.gathered:
+                pending.gathered = self._rounds.gather(pending.record, push, merge)
         share = kept_share(merge.live, averages=self._merger.averages, added=added)
         self._kept.add(push.vertices, share)
         self._take_moments(pending, now, trusted=not decision.flagged)
@@ -422,7 +424,7 @@ class Pushes:
                 self._events.record("warning", {}, problem)
         epochs = {push.lease.epoch for push in accepted}
         complete = store.ledger.epochs_to_close() if any(map(store.ledger.is_epoch_complete, epochs)) else []
-        ends_round = bool(complete) and (self._leases.epochs.is_finished() or self._leases.epochs.is_sequential)
+        ends_round = bool(complete) and not self._leases.epochs.is_followed(max(complete))
         flushed = self._merger.flush(max(1, self._leases.live), gathered=ends_round) if complete else {}
         if ends_round and self._rounds.used:
             self._rounds.ended(version)

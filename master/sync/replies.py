@@ -165,6 +165,7 @@ class PushPace:
         self._leases = leases
         self._merger = merger
         self.rounds = rounds
+        self._ending_s = 0.0  # CPU seconds of the ends of rounds since the last group of pushes
         #: drift of the replica per vertex (`choose_pace`), as of the last group of pushes
         self._drift = 0.0
         #: CPU seconds that a push costs the master, a running mean; 0 before the first
@@ -184,9 +185,14 @@ class PushPace:
 
     def answered(self, pushes: int, seconds: float) -> None:
         """Record the CPU seconds of a group of pushes with their replies."""
+        seconds, self._ending_s = seconds + self._ending_s, 0.0 if pushes else self._ending_s
         if pushes:
             each_s = seconds / pushes
             self.push_s = each_s if self.push_s == 0 else 0.8 * self.push_s + 0.2 * each_s
+
+    def ended_round(self, seconds: float) -> None:
+        """Record the CPU seconds of the end of a round and its replies, which are a cost of pushes."""
+        self._ending_s += seconds
 
     def of(self, pending: PendingReply) -> Pace:
         """Return the pace that a reply gives a worker."""
@@ -198,9 +204,7 @@ class PushPace:
         credited, total = self._ledger.credited, self._leases.epochs.total
         every_s, per_epoch = push_at_least_s(live, self.push_s), self._leases.epochs.vertex_count
         if gathered := assignment.is_gathered and self.rounds.interval_s > 0:
-            due_s = self.rounds.due_in_s(pending.record)
-            if self.sizes.push_every != NO_PUSH:
-                every, every_s = NO_PUSH - 1, due_s
+            every, every_s = NO_PUSH - 1, self.rounds.due_in_s(pending.record)
         if self.push_s == 0.0 and every_s > MAX_PUSH_INTERVAL_S and self.sizes.push_every is None and not self._can_add:
             every = NO_PUSH - 1  # the seconds of an interval cannot be turned into vertices yet, so the clock decides
         return Pace(live, credited, total, every, compress, every_s, per_epoch, added, assignment.others, gathered)

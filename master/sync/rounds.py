@@ -24,6 +24,8 @@ from master.sync.rows import PendingReply
 #: Share of a round before its tick in which a push counts as the worker's push of the tick. Also the share for which
 #: the master waits after the tick for the workers that have not pushed.
 WINDOW = 0.25
+#: Maximum seconds of either: a worker whose lease ends meanwhile is idle, and leaves after a while (`--silence`).
+MAX_WINDOW_S = 15.0
 #: Share of the workers that must have pushed before the master leaves out the late ones; after four times as long it
 #: waits for nobody.
 QUORUM = 0.5
@@ -41,11 +43,16 @@ class RoundFacts(NamedTuple):
     waited_for: int  #: workers that train and have not
 
 
+def window_s(interval_s: float) -> float:
+    """Return the seconds before and after a tick in which pushes count as those of the tick."""
+    return min(MAX_WINDOW_S, WINDOW * interval_s)
+
+
 def ends(facts: RoundFacts) -> tuple[bool, str]:
     """Return (whether a round in which something was pushed ends now, reason)."""
     if not facts.waited_for:
         return True, "all workers have pushed"
-    late_s, grace_s = facts.now_s - facts.due_s, WINDOW * facts.interval_s
+    late_s, grace_s = facts.now_s - facts.due_s, window_s(facts.interval_s)
     quorum = facts.pushed >= QUORUM * (facts.pushed + facts.waited_for)
     if late_s >= (grace_s if quorum else 4 * grace_s):
         return True, f"{facts.waited_for} of {facts.pushed + facts.waited_for} workers are late"
@@ -54,7 +61,7 @@ def ends(facts: RoundFacts) -> tuple[bool, str]:
 
 @final
 class RoundEnds:
-    """The rounds of one run. `end` must be called inside the ledger's transaction."""
+    """The rounds of one run. `end`, `ended` and `undo` must be called inside the ledger's transaction."""
 
     def __init__(
         self, store: Store, leases: Leases, workers: WorkerTable, merger: Merger, clock: Callable[[], float]
@@ -92,21 +99,39 @@ class RoundEnds:
     def due_in_s(self, record: WorkerRecord) -> float:
         """Return the seconds until a worker's next push is due. The worker is waited for then."""
         now = self._clock()
-        record.assignment.round = self.number + self._is_near(now)
-        return self._due_s + (self.interval_s if self._is_near(now) else 0.0) - now
+        if now >= self._due_s + self.interval_s and not self._waiting:
+            self._due_s = now  # no worker lived at the tick
+        near = self._is_near(now)
+        record.assignment.round = self.number + near
+        return max(0.0, self._due_s + (self.interval_s if near else 0.0) - now)
 
-    def gather(self, record: WorkerRecord, merge: Merge) -> int:
+    def gather(self, record: WorkerRecord, push: Push, merge: Merge) -> int:
         """Record that a push is gathered; return the number of its round."""
         self._has_gathered = True
         self._late += merge.rounds > 0
         record.assignment.gathered = self.number, merge.before + merge.vertices
+        record.assignment.last_gathered = push.lease, push.sequence
         return self.number
+
+    def round_of(self, record: WorkerRecord, push: Push) -> int:
+        """Return the round in which a push was gathered that is repeated; -1: it was not, or by an earlier master. This
+        one then sends all tensors again (`Replica.load`), so that the worker need not add the step to them."""
+        known = record.assignment.last_gathered == (push.lease, push.sequence)
+        return record.assignment.gathered[0] if known else -1
+
+    def undo(self) -> list[PendingReply]:
+        """Begin a new round after a rollback; return the messages whose replies waited. What they pushed is undone."""
+        self.number, self._ends, self._has_gathered = self.number + 1, [], self.used
+        self._record()
+        return self.release()
 
     def holds(self, pending: PendingReply) -> bool:
         """Return whether the reply to a push waits for the end of its round, and keep the message if so."""
         waits = pending.gathered == self.number and self._leases.live > 1 and self._is_near(self._clock())
-        if waits and not pending.sync.leaving:
+        # A worker that holds no lease would only wait.
+        if waits and self._store.ledger.leases.of(pending.record.name):
             pending.record.assignment.round = self.number + 1
+            pending.as_pushed = {}  # by the time of the reply, others may have changed these rows
             pending.held_s = -self._clock()
             self._waiting.append(pending)
             return True
@@ -123,9 +148,9 @@ class RoundEnds:
         now = self._clock()
         if not (self._waiting or self._has_gathered):
             return False, "nothing was pushed"
-        if self._leases.live <= 1 or self._leases.epochs.is_finished():
-            return True, "no other worker trains"
-        if not self._waiting and (self.interval_s == 0.0 or now < self._due_s):
+        if self._leases.epochs.is_finished():
+            return True, "the run has ended"
+        if not self._waiting and now < self._due_s and self.interval_s > 0:
             return False, "no push is due"
         records = map(self._workers.get, {lease.worker for lease in self._store.ledger.leases})
         rounds = [record.assignment.round for record in records if record is not None]
@@ -138,7 +163,8 @@ class RoundEnds:
         changed = self._merger.end_round(share)
         if changed:
             self._store.replica.put(changed, {}, version)
-        self.ended(version)
+            self.ended(version)
+        self._has_gathered = False
         # A tick that was missed, while no worker lived, is not made up for.
         self._due_s += self.interval_s if now < self._due_s + self.interval_s else now + self.interval_s - self._due_s
         return bool(changed)
@@ -147,7 +173,7 @@ class RoundEnds:
         """Record that `version` holds all that was gathered before."""
         self.number, self._has_gathered = self.number + 1, False
         self._ends = [*self._ends, version][-MAX_ENDS:]
-        self._store.ledger.set(ROUNDS, {"number": self.number, "ends": self._ends, "late": self._late})
+        self._record()
 
     def release(self) -> list[PendingReply]:
         """Return the messages whose replies wait no longer, but those of workers that have ended or sent another."""
@@ -160,6 +186,9 @@ class RoundEnds:
             if self._workers.is_current(each.record) and each.record.held.number == each.message.number
         ]
 
+    def _record(self) -> None:
+        self._store.ledger.set(ROUNDS, {"number": self.number, "ends": self._ends, "late": self._late})
+
     def _is_near(self, now: float) -> bool:
         """Return whether a push of this moment counts as that of the tick."""
-        return self.interval_s > 0 and now >= self._due_s - WINDOW * self.interval_s
+        return self.interval_s > 0 and now >= self._due_s - window_s(self.interval_s)

@@ -192,7 +192,8 @@ class SpotChecks:
         upto, base = at
         machines = {candidate.machine for candidate in self._workers.ready(now)} | {record.machine}
         credited = self._store.ledger.credited_at(base) or 0
-        pace = Pace(max(1, self._leases.live), credited, self._leases.epochs.total, NO_PUSH)
+        gathered = record.assignment.is_gathered
+        pace = Pace(max(1, self._leases.live), credited, self._leases.epochs.total, NO_PUSH, gathered=gathered)
         check = Check(Span(lease.epoch, lease.upto, upto), base, pace, by_machine=len(machines) > 1)
         check.results.append(RepeatedResult(record.name, check.place(record, record.name), content))
         return self._free_range(check, lease, now) if self._can_repeat(check, now) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 
 from chunk_model.families import Exponential
 from chunk_model.goodput import Costs
-from master.backends.script import ScriptedLives, Steady
+from chunk_model.traces import TraceEvent
+from gridml.protocol.messages import NO_PUSH
+from master.backends.script import Replay, ScriptedLives, Steady
 from master.backends.simulated_plugin import SimulatedOptions
 from master.simulation.faulty_network import Chances
 from master.simulation.result import verify_credits
@@ -25,6 +28,7 @@ from master.store.versions import ReplicaState, Versions
 from master.sync.rounds import QUORUM, WINDOW, RoundFacts, ends
 from master.views.render import as_text
 from master.views.report import report
+from remote import courier
 from remote.stepped import Trainer
 from tests.support.effort import examples
 
@@ -66,24 +70,37 @@ class Tally(gridml.Aggregate):
         return self.end_round(value, buffers, 1.0)
 
 
+class Whole(type(gridml.rounds())):  # its steps are not shortened where their lengths differ
+    near: ClassVar[bool] = False
+    is_contribution: ClassVar[bool] = True
+
+
 class Network(gridml.Vertex):
     model = gridml.module(partial(torch.nn.Linear, 3, 2, dtype=torch.float64), partial(torch.optim.SGD, lr=1.0))
     aggregate = RULE
 
 
+class Item(gridml.Vertex):
+    seen = gridml.array("float64")
+    aggregate = gridml.add()
+
+
 class Point(gridml.Vertex):
     place = gridml.array("float64", (3,))
     network = gridml.edge(Network)
+    item = gridml.edge(Item)
 
 
 @gridml.update(batch=16, min_batch=4, rate="fixed")
-def train(points: gridml.Batch[Point], network: Network) -> None:
+def train(points: gridml.Batch[Point], network: Network, items: gridml.Batch[Item]) -> None:
+    items.seen.index_add_(0, torch.as_tensor(points.item.index), torch.ones(len(points), dtype=items.seen.dtype))
     LOSS
 
 
 def graph():
     g = gridml.Graph()
-    g.add(Point, place=np.random.default_rng(1).normal(size=({COUNT}, 3)), network=g.add(Network))
+    items = g.add(Item, seen=np.zeros(40))[np.arange({COUNT}) % 40]
+    g.add(Point, place=np.random.default_rng(1).normal(size=({COUNT}, 3)), network=g.add(Network), item=items)
     return g
 
 
@@ -93,12 +110,15 @@ COUNTED = "network.step(-len(points) * sum(p.sum() for p in network.model.parame
 LEARNT = "network.step((network.model(points.place) - points.place[:, :2]).square().mean())"
 
 
-def played(root: Path, scenario: Scenario, rule: str = "Tally()", loss: str = COUNTED) -> Path:
+def played(
+    root: Path, scenario: Scenario, rule: str = "Tally()", loss: str = COUNTED, push_every: int | None = None
+) -> Path:
     program = root / "program.py"
     root.mkdir(parents=True, exist_ok=True)
     program.write_text(PROGRAM.replace("RULE", rule).replace("LOSS", loss))
     chosen = Settings(
-        program, "simulated", scenario.script.slots, seed=scenario.seed, options=SimulatedOptions(None, None)
+        program, "simulated", scenario.script.slots, seed=scenario.seed, push_every=push_every,
+        options=SimulatedOptions(None, None),
     )  # fmt: skip
     play_scenario(chosen, scenario, root / "run", trainer=Trainer(program, scenario.costs, scenario.seed))
     verify_credits(root / "run")
@@ -117,6 +137,14 @@ def rounds_of(run: Path) -> int:
     return int(ended)
 
 
+def assert_counted(run: Path) -> None:
+    """Each vertex was merged once, in the gathered tensors and in the rows that are added as they come."""
+    state = newest(run)
+    for tensor in state.modules["Network", 0].tensors.values():
+        np.testing.assert_allclose(tensor, COUNT * EPOCHS, atol=1)  # torch's first weights are below 0.6
+    np.testing.assert_array_equal(state.arrays["Item"]["seen"], COUNT * EPOCHS / 40)
+
+
 COSTS = Costs(exec_s=0.01, start_s=0.1, push_s=0.2, boot_s=1.0)
 
 
@@ -126,8 +154,7 @@ def test_every_step_is_merged_once_while_workers_train_on(tmp_path: Path) -> Non
     said = report(run)
     assert said.rounds is not None and said.rounds["ended"] >= rounds_of(run)
     assert re.search(rf"^rounds +{said.rounds['ended']}\b", as_text(said), re.M)
-    for tensor in newest(run).modules["Network", 0].tensors.values():
-        np.testing.assert_allclose(tensor, COUNT * EPOCHS, atol=1)  # torch's first weights are below 0.6
+    assert_counted(run)
 
 
 @settings(max_examples=examples(12), deadline=None)
@@ -135,6 +162,7 @@ def test_every_step_is_merged_once_while_workers_train_on(tmp_path: Path) -> Non
 def test_no_kill_of_workers_or_masters_loses_or_repeats_a_step(
     tmp_path_factory: pytest.TempPathFactory, seed: int, workers: int, life_s: float
 ) -> None:
+    # Syncs are sent again within a round.
     faults = Chances(lose=0.03, repeat=0.05, corrupt=0.02, delay_s=1.0)
     scenario = Scenario(
         ScriptedLives(workers, Exponential(life_s), seed, grace_s=0.5, late=0),
@@ -145,9 +173,34 @@ def test_no_kill_of_workers_or_masters_loses_or_repeats_a_step(
         travel_s=0.05,
         seed=seed,
     )
-    run = played(tmp_path_factory.mktemp("rounds"), scenario)
-    for tensor in newest(run).modules["Network", 0].tensors.values():
-        np.testing.assert_allclose(tensor, COUNT * EPOCHS, atol=1)
+    with mock.patch.object(courier, "RESEND_S", 0.4):
+        run = played(tmp_path_factory.mktemp("rounds"), scenario)
+    assert_counted(run)
+
+
+def depth(run: Path) -> float:
+    """Return how many vertices the weights have moved by, one after another."""
+    return float(np.mean(newest(run).modules["Network", 0].tensors["Network/0/model/weight"]))
+
+
+def test_a_worker_that_is_left_alone_goes_on_by_itself(tmp_path: Path) -> None:
+    """One of two leaves after 5 s of 20: from then on the steps of the other are taken whole."""
+    trace = (TraceEvent(0.0, "a", True), TraceEvent(0.0, "b", True), TraceEvent(5.0, "b", False))
+    run = played(tmp_path, Scenario(Replay(trace), COSTS, travel_s=0.05, seed=1), "Whole()")
+    assert depth(run) > 0.75 * COUNT * EPOCHS
+
+
+def test_workers_that_push_at_the_ends_of_chunks_only_have_rounds_of_their_own(tmp_path: Path) -> None:
+    scenario = Scenario(Steady(3), COSTS, travel_s=0.05, seed=1)
+    run = played(tmp_path, scenario, "Whole()", push_every=NO_PUSH)
+    assert 0.2 * COUNT * EPOCHS < depth(run) < 0.8 * COUNT * EPOCHS
+
+
+def test_the_mean_of_a_round_is_as_deep_as_its_workers_however_often_they_push(tmp_path: Path) -> None:
+    scenario = Scenario(Steady(4), COSTS, MachineSpeeds(sigma=0.3), travel_s=0.05, seed=1)
+    run = played(tmp_path, scenario, "Whole()")
+    # A quarter each, and faster workers have more; that a worker pushes twice in a round must not halve its step.
+    assert 0.95 < depth(run) / (COUNT * EPOCHS / 4) < 1.35
 
 
 def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
