@@ -170,7 +170,7 @@ class PushPace:
         self._drift = 0.0
         #: CPU seconds that a push costs the master, a running mean; 0 before the first
         self.push_s = 0.0
-        #: costs of the typical worker, as of the last group of pushes; None if steps may not be added
+        #: costs of the typical worker, as of the last group of pushes; None if steps are neither added nor gathered
         self._typical = self._typical_costs()
         #: vertices of a typical worker's batch whose step is added, as of the last reply; 0: replicas are averaged
         self.added = 0

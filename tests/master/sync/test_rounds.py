@@ -157,7 +157,7 @@ def test_every_step_is_merged_once_while_workers_train_on(tmp_path: Path) -> Non
     assert_counted(run)
 
 
-@settings(max_examples=examples(12), deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 2**20), workers=st.integers(1, 6), life_s=st.sampled_from([1.5, 4.0, 20.0]))
 def test_no_kill_of_workers_or_masters_loses_or_repeats_a_step(
     tmp_path_factory: pytest.TempPathFactory, seed: int, workers: int, life_s: float
