@@ -32,7 +32,7 @@ def main() -> None:
     seeds, costs = range(options.seeds), [int(cost) for cost in options.costs.split(",")]
     lines = [
         (task, count, cost)
-        for task in tasks_of(options, (FOUND_ON, *JUDGED_ON))
+        for task in tasks_of(options, (FOUND_ON, *JUDGED_ON), FOUND_ON)
         for count in counts_of(options)
         for cost in costs
     ]
