@@ -43,7 +43,7 @@ CEILINGS: dict[str, float] = {
     "public class names that stand twice": 0,
     "module names that repeat": 2,
     "circles of folders": 0,
-    "lines of statements in it": 44_600,
+    "lines of statements in it": 44_700,
     "lines of option plumbing": 3_099,
     f"hand-written functions with more than {MAX_HAND_WRITTEN} arguments": 4,
 }

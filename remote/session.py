@@ -278,8 +278,8 @@ class Session:
             part = self._unmerged.push(self._engine.wire(snapshot))
             content, rounded = self._master.carry(part, compress)
             # The snapshot gets the values as the master reconstructs them, so that rebasing keeps the rounding error.
-            pushed = self._unmerged.pushed(part.updated(rounded))
-            self._snapshot = replace(snapshot, replica=snapshot.replica.updated(pushed))
+            gathered = self._unmerged.pushed(part.updated(rounded))
+            self._snapshot = replace(snapshot, replica=snapshot.replica.updated(rounded).updated(gathered))
             rows, changes = self._engine.replicated.as_changes(content.replica.rows)
             return replace(
                 content,

@@ -143,7 +143,8 @@ class Unmerged:
         return replace(part, modules=modules)
 
     def pushed(self, part: ReplicaPart) -> ReplicaPart:
-        """Record the part that was pushed, as the master reconstructs it; return it with the gathered steps."""
+        """Record the part that was pushed, as the master reconstructs it; return its tensors whose steps are gathered,
+        with those that were gathered before."""
         base = self._master.modules
         self._pushed = {
             key: {
@@ -153,7 +154,11 @@ class Unmerged:
             }
             for key, tensors in part.modules.items()
         }
-        return self.on(part)
+        modules = {
+            key: {name: t for name, t in tensors.items() if self._master.gathers(key, name, t)}
+            for key, tensors in part.modules.items()
+        }
+        return self.on(ReplicaPart({key: tensors for key, tensors in modules.items() if tensors}))
 
     def on(self, part: ReplicaPart) -> ReplicaPart:
         """Return a part of the master's replica with the gathered steps added."""
