@@ -22,16 +22,20 @@ from urllib.parse import unquote, urlparse
 
 from pools.ec2.machine import BUILDING, TOOLS, NoLocalEc2, call, lacking
 
-_PUBLIC = "http://deb.debian.org/debian"
-
 
 def debian_mirror() -> str:
-    """Return the Debian mirror that this machine's apt uses, else the public one."""
+    """Return the Debian mirror that this machine's apt uses. Raises NoLocalEc2 if it uses none."""
     try:
         listed = call(["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]).splitlines()
-    except (NoLocalEc2, FileNotFoundError):
-        return _PUBLIC
-    return next((line for line in listed if line.rstrip("/").endswith("/debian")), _PUBLIC)
+    except FileNotFoundError:
+        listed = []
+    for line in listed:
+        if line.rstrip("/").endswith("/debian"):
+            return line
+    raise NoLocalEc2(
+        f"apt on this machine names the sources {', '.join(dict.fromkeys(listed)) or 'none'}; expected a mirror of "
+        "Debian, whose address ends with /debian. Add one to the sources of apt, then run apt-get update."
+    )
 
 
 @dataclass(frozen=True)
