@@ -136,37 +136,24 @@ class Unmerged:
 
     def push(self, part: ReplicaPart) -> ReplicaPart:
         """Return the part of a replica to push, without the gathered steps."""
-        modules = {
-            key: {name: t - self._steps[key][name] if self._has(key, name) else t for name, t in tensors.items()}
-            for key, tensors in part.modules.items()
-        }
-        return replace(part, modules=modules)
+        return self._moved(part, np.subtract)
+
+    def on(self, part: ReplicaPart) -> ReplicaPart:
+        """Return a part of the master's replica with the gathered steps added."""
+        return self._moved(part, np.add)
 
     def pushed(self, part: ReplicaPart) -> ReplicaPart:
         """Record the part that was pushed, as the master reconstructs it; return its tensors whose steps are gathered,
         with those that were gathered before."""
-        base = self._master.modules
+        base, gathered = self._master.modules, dict[VertexKey, ModuleTensors]()
+        for key, tensors in part.modules.items():
+            if mine := {name: t for name, t in tensors.items() if self._master.gathers(key, name, t)}:
+                gathered[key] = mine
         self._pushed = {
-            key: {
-                name: t - base[key][name]
-                for name, t in tensors.items()
-                if self._master.gathers(key, name, t) and not same_bits(t, base[key][name])
-            }
-            for key, tensors in part.modules.items()
+            key: {name: t - base[key][name] for name, t in tensors.items() if not same_bits(t, base[key][name])}
+            for key, tensors in gathered.items()
         }
-        modules = {
-            key: {name: t for name, t in tensors.items() if self._master.gathers(key, name, t)}
-            for key, tensors in part.modules.items()
-        }
-        return self.on(ReplicaPart({key: tensors for key, tensors in modules.items() if tensors}))
-
-    def on(self, part: ReplicaPart) -> ReplicaPart:
-        """Return a part of the master's replica with the gathered steps added."""
-        modules = {
-            key: {name: t + self._steps[key][name] if self._has(key, name) else t for name, t in tensors.items()}
-            for key, tensors in part.modules.items()
-        }
-        return replace(part, modules=modules)
+        return self.on(ReplicaPart(gathered))
 
     def answered(self, gathered: int, open_round: int) -> None:
         """Handle the reply to a sync. Its push, if it had one, was gathered in round `gathered` (-1: it was merged).
@@ -188,8 +175,14 @@ class Unmerged:
         """Forget all steps: the worker takes the master's replica without them."""
         self._steps, self._pushed, self._round = {}, {}, -1
 
-    def _has(self, key: VertexKey, name: str) -> bool:
-        return name in self._steps.get(key, {})
+    def _moved(self, part: ReplicaPart, move: Callable[[Array, Array], Array]) -> ReplicaPart:
+        """Return a part whose tensors are moved by their gathered steps."""
+        modules = dict(part.modules)
+        for key, steps in self._steps.items():
+            if key in modules:
+                moved = {name: move(t, steps[name]) for name, t in modules[key].items() if name in steps}
+                modules[key] = {**modules[key], **moved}
+        return replace(part, modules=modules)
 
 
 def _detached(tensor: Array) -> Array:

@@ -259,7 +259,7 @@ class Exchange:
         """End the round of gathered pushes if it is time, and send the replies that waited for it. Return whether it
         ended."""
         rounds, now, began = self.pace.rounds, self.environment.clock(), self.environment.cpu()
-        if not rounds.should_end()[0]:
+        if not rounds.is_over():
             return False
         store, hook = self.store, self.environment.hook
         with store.ledger.transaction():

@@ -143,19 +143,19 @@ class RoundEnds:
             (each.message.worker, each.message.number) == (message.worker, message.number) for each in self._waiting
         )
 
-    def should_end(self) -> tuple[bool, str]:
-        """Return (whether the round ends now, reason)."""
+    def is_over(self) -> bool:
+        """Return whether the round ends now."""
         now = self._clock()
         if not (self._waiting or self._has_gathered):
-            return False, "nothing was pushed"
+            return False
         if self._leases.epochs.is_finished():
-            return True, "the run has ended"
+            return True
         if not self._waiting and now < self._due_s and self.interval_s > 0:
-            return False, "no push is due"
+            return False  # no push is due
         records = map(self._workers.get, {lease.worker for lease in self._store.ledger.leases})
         rounds = [record.assignment.round for record in records if record is not None]
         late = sum(number <= self.number for number in rounds)
-        return ends(RoundFacts(now, self._due_s + self._delay_s, self.interval_s, len(rounds) - late, late))
+        return ends(RoundFacts(now, self._due_s + self._delay_s, self.interval_s, len(rounds) - late, late))[0]
 
     def end(self, version: int) -> bool:
         """End the round. Return whether the replica has changed, to become `version`."""
